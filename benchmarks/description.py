@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.problem import Layer
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import StateUpdate
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Node, StateUpdate, Tensor
 
 _SAME_KIND = {"relu": "relu", "add": "add", "add_n": "add", "concat": "concat", "pad": "pad", "slice": "slice"}
 """Op -> kind of layer, for ops whose inputs are outputs of layers and whose attributes become settings."""

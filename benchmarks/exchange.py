@@ -11,10 +11,7 @@ from pathlib import Path
 from benchmarks.exchange_protocol import ITEM_BYTES, RING, Exchange, deviation, given, serve_exchanges
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.compile.program import Client, Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster, server_task, worker_task
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Tensor, local_cluster, ops, server_task, worker_task
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.session import Session
 from runner.records.summary import joining_facts, versions

@@ -23,7 +23,7 @@ from benchmarks.experiments import FixedBatch
 from benchmarks.protocol import CLOCKS, WALL, Run, serve
 from benchmarks.results import SubjectResult
 from benchmarks.subjects import SubjectSpec
-from runner.engine.graph.device import local_cluster
+from runner.engine.graph import local_cluster
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import scalar

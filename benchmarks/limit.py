@@ -17,7 +17,7 @@ from benchmarks.results import CaseResult
 from benchmarks.subjects import SubjectSpec
 from runner.engine.compile.cost import node_cost
 from runner.engine.compile.program import Client
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph
 
 REPEATS = 9
 OPTIMIZER_BYTES_PER_PARAMETER = 5 * 4

@@ -15,9 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.protocol import Run, serve
 from runner.engine.compile.program import Client, Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster, worker_task
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph, local_cluster, ops, worker_task
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 

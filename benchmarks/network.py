@@ -9,10 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.description import describe
 from benchmarks.problem import Layer, Problem
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.variables import Variables
+from runner.engine.graph import Graph, NetworkBuilder, Variables, ops
 from runner.errors import ConfigError
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Workload

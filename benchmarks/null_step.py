@@ -17,11 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner import nn
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster
-from runner.engine.graph.initializers import Constant
-from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Constant, NetworkBuilder, NetworkFunction, Outputs, Tensor, local_cluster, ops
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import scalar

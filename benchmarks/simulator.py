@@ -21,7 +21,7 @@ from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.simulator_configurations import drawn, profiled
 from benchmarks.simulator_page import Compared, page, plot
 from benchmarks.subjects import SubjectSpec
-from runner.engine.graph.tensor import state_dtype
+from runner.engine.graph import state_dtype
 from runner.engine.run.step_driver import bind
 from runner.errors import RunnerError
 from runner.system.machine import usable_cores

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.protocol import PHASES
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import worker_task
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph, worker_task
 from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.replica import Replica

@@ -14,11 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from runner.engine.compile.program_placement import place_program
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster
-from runner.engine.graph.initializers import Constant
-from runner.engine.graph.network import LOSS, NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Constant, NetworkBuilder, NetworkFunction, Outputs, Tensor, local_cluster, ops
+from runner.engine.graph.network import LOSS
 from runner.engine.run.interleaving import virtual_time
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession

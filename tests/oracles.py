@@ -6,10 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import Graph, Node, Tensor, TensorSpec, gradients
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.functions import results
 from runner.kernels.memory import numpy_dtype

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.engine.graph.op import OPS
+from runner.engine.graph import OPS
 from runner.kernels.registry import REGISTRY
 from runner.plugin import Plugin
 from runner.plugin.contract import TABLES

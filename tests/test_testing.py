@@ -9,11 +9,7 @@ import pytest
 
 from runner import nn
 from runner.engine.compile.program import Program
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.op import OPS
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import OPS, Expr, NetworkBuilder, Tensor, ops
 from runner.errors import ConfigError
 from runner.kernels.functions import function_kernel
 from runner.kernels.registry import REGISTRY

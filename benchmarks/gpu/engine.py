@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from benchmarks.protocol import peak_memory_mib
 from runner.engine.compile.program import TRAIN, Program
-from runner.engine.graph.device import Cluster, GpuOptions, Gpus, local_cluster
+from runner.engine.graph import Cluster, GpuOptions, Gpus, local_cluster
 from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.local_session import LocalSession
 from runner.kernels.registry import Registry

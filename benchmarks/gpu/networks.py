@@ -8,7 +8,7 @@ import yaml
 
 from benchmarks.cases import CASES, Case
 from benchmarks.environments import ROOT
-from runner.engine.graph.tensor import state_dtype
+from runner.engine.graph import state_dtype
 from runner.fields import labelled
 from runner.models import MODELS
 from runner.models.base import Model

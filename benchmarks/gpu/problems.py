@@ -8,7 +8,7 @@ from benchmarks.cases import Case
 from benchmarks.gpu.networks import workload_of
 from benchmarks.network import write_problem
 from benchmarks.problem import Problem
-from runner.engine.graph.device import local_cluster
+from runner.engine.graph import local_cluster
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.strategies.single import Single

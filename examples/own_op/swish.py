@@ -8,12 +8,8 @@ from numpy.typing import NDArray
 
 from runner import nn
 from runner.bounds import Count
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.op import OpDef
+from runner.engine.graph import Expr, NetworkBuilder, OpDef, Tensor, apply, ops
 from runner.engine.graph.ops.common import elementwise_gradient, input_flops, like_input
-from runner.engine.graph.tensor import Tensor
 from runner.kernels.functions import function_kernel
 from runner.models.base import Model
 from runner.plugin import Plugin

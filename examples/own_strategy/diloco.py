@@ -4,12 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runner.engine.compile.program import Client, Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import worker_task
-from runner.engine.graph.expression import Expr
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variables
+from runner.engine.graph import Expr, Graph, Tensor, Variables, ops, worker_task
 from runner.engine.run.step_driver import Rounds
 from runner.errors import require
 from runner.plugin import Plugin

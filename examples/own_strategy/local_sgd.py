@@ -5,9 +5,7 @@ from dataclasses import dataclass, replace
 
 from runner.bounds import Count, SmallCount
 from runner.engine.compile.program import Client, Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import worker_task
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph, ops, worker_task
 from runner.engine.run.step_driver import Rounds
 from runner.plugin import Plugin
 from runner.strategies.base import Strategy, Workload

@@ -9,10 +9,7 @@ from numpy.typing import NDArray
 
 from runner.data.dataset import Dataset, Facts, Split
 from runner.data.own_files import NormalisedFiles
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Expr, NetworkBuilder, Outputs, Tensor, apply, ops
 from runner.errors import DataError
 from runner.fields import LABEL, Field
 from runner.nn import new_layer

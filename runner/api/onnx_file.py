@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from runner.commands.stored_network import StoredNetwork
 from runner.data.dataset import Normalisation
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import Graph, Node, Tensor, TensorSpec
 from runner.errors import ConfigError
 from runner.system.files import replace_durably, writing
 

@@ -8,7 +8,7 @@ from runner.config.devices import device_texts, reason, sums_text
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.compile.transfer_times import Transfer, transfers
-from runner.engine.graph.device import GPU
+from runner.engine.graph import GPU
 from runner.engine.run.kernel_table import kernels_for
 from runner.kernels.gpu.discovery import Found
 from runner.system.text import mean_number, number, text_table

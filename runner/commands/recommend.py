@@ -15,7 +15,7 @@ from runner.config.error_text import unknown_command_line_option
 from runner.config.groups import GROUPS
 from runner.config.hydra_app import RunComposer
 from runner.config.schema import Config
-from runner.engine.graph.device import DeviceName
+from runner.engine.graph import DeviceName
 from runner.engine.simulate.hardware import ANY, Hardware, expanded
 from runner.errors import ConfigError, ResourceError
 from runner.system.console import add_yaml_options, verb_parser

@@ -12,7 +12,7 @@ from runner.commands.table_files import TableFiles, TableReader, current
 from runner.commands.table_run import TableSweep, run_table
 from runner.config.conf_dir import conf_dir
 from runner.config.schema import worker_processes
-from runner.engine.graph.device import GPU
+from runner.engine.graph import GPU
 from runner.errors import ConfigError, DataError, RunnerError
 from runner.system.console import add_yaml_options, parse_subcommand, verb_parser
 from runner.system.text import duration, text_table

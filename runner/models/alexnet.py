@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 from runner import nn
 from runner.bounds import Count, Positive, Rate
-from runner.engine.graph.initializers import Normal
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import NetworkBuilder, Normal, Tensor
 from runner.errors import require_one_of
 from runner.models.base import Model
 

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from runner import nn
 from runner.bounds import Bounds, Count
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import NetworkBuilder, Tensor
 from runner.models.base import Model
 
 

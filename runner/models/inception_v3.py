@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 from runner import nn
 from runner.bounds import NonNegative, Rate
-from runner.engine.graph.initializers import Initializer, Normal
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Initializer, NetworkBuilder, Normal, Tensor
 from runner.models.base import Model
 
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass, field
 
 from runner import nn
 from runner.bounds import Count
+from runner.engine.graph import NetworkBuilder, Tensor
 from runner.engine.graph.initializers import lecun_normal
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
 from runner.errors import require
 from runner.models.base import Model
 

@@ -5,9 +5,7 @@ from typing import Annotated
 
 from runner import nn
 from runner.bounds import Bounds, Count, Rate, SmallCount
-from runner.engine.graph.initializers import Uniform
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import NetworkBuilder, Tensor, Uniform
 from runner.errors import require
 from runner.models.base import SequenceModel
 

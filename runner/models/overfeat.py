@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 from runner import nn
 from runner.bounds import Count, Rate
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import NetworkBuilder, Tensor
 from runner.errors import require
 from runner.models.base import Model
 

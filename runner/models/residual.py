@@ -7,9 +7,7 @@ from typing import Annotated, ClassVar
 
 from runner import nn
 from runner.bounds import Bounds, NonNegative, Rate
-from runner.engine.graph.initializers import Uniform, he_normal
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import NetworkBuilder, Tensor, Uniform, he_normal
 from runner.errors import require, require_one_of
 from runner.models.base import Model
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import NetworkBuilder, Tensor
 from runner.errors import require
 from runner.models.residual import BLOCKS, UNITS, ResidualNetwork, convolve
 

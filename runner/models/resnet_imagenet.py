@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from runner import nn
 from runner.bounds import Count
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import NetworkBuilder, Tensor
 from runner.errors import require, require_one_of
 from runner.models.residual import ResidualNetwork, convolve
 

@@ -3,10 +3,7 @@
 from dataclasses import dataclass
 
 from runner.bounds import Count
-from runner.engine.graph.initializers import Uniform
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable
+from runner.engine.graph import NetworkBuilder, Tensor, Uniform, Variable
 from runner.errors import ConfigError
 from runner.models.base import Model
 from runner.nn import new_layer

@@ -1,9 +1,6 @@
 """Element-wise activation functions, softmax, and dropout."""
 
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Expr, NetworkBuilder, Tensor, apply, ops
 from runner.nn.layer import new_layer
 
 

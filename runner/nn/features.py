@@ -2,11 +2,7 @@
 
 from collections.abc import Sequence
 
-from runner.engine.graph import ops
-from runner.engine.graph.initializers import Initializer, Normal, he_normal
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Initializer, NetworkBuilder, Normal, ShapeError, Tensor, he_normal, ops
 from runner.nn.layer import add_bias, expect_rank, new_layer, weights_of
 
 

@@ -3,12 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from runner.engine.graph import ops
-from runner.engine.graph.initializers import Constant, Initializer
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable
+from runner.engine.graph import Constant, Initializer, NetworkBuilder, ShapeError, Tensor, Variable, ops
 
 
 @contextmanager

@@ -5,11 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.initializers import Constant, Initializer, he_normal
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Constant, Expr, Initializer, NetworkBuilder, Tensor, apply, he_normal, ops
 from runner.nn.layer import in_use, new_layer, weights_of
 from runner.nn.windows import place_windows
 

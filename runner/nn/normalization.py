@@ -2,11 +2,7 @@
 
 from collections.abc import Sequence
 
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.initializers import Constant
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Constant, Expr, NetworkBuilder, Tensor, apply, ops
 from runner.nn.layer import new_layer, per_channel
 
 

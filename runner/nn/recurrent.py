@@ -3,11 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Initializer, Uniform
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import Graph, Initializer, NetworkBuilder, Tensor, TensorSpec, Uniform, ops
 from runner.nn.activation import dropout
 from runner.nn.layer import expect_rank, in_use, new_layer
 

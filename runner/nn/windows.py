@@ -3,10 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runner.engine.graph import ops
-from runner.engine.graph.initializers import Initializer, he_normal
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Initializer, NetworkBuilder, Tensor, he_normal, ops
 from runner.errors import ConfigError
 from runner.nn.layer import add_bias, expect_rank, new_layer, weights_of
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from runner.bounds import NonNegative, Positive, Rate
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph import Expr, apply, ops
 from runner.optimizers.base import NewValues, Optimizer, Rule, State
 
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.bounds import Rate
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph import Expr, apply, ops
 
 AVERAGE = "average"
 """The slot of a trained variable with its average, such as "conv1/weights/average"."""

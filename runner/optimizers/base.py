@@ -6,13 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
 
 from runner.bounds import NonNegative, Positive
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.rows import Gradient, Rows, dense, mapped, spec_of, tensor_of
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph import Expr, Gradient, Graph, Rows, ShapeError, Tensor, Variable, Variables, apply, ops
+from runner.engine.graph.rows import dense, mapped, spec_of, tensor_of
 from runner.optimizers.averages import AVERAGE, WeightsAverage, average_of
 from runner.optimizers.batch_scaling import BatchScaling
 from runner.optimizers.parameter_rules import InheritingRule, ParameterRule, place_of, read_rules, require_used

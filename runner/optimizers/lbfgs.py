@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from runner.bounds import Count, Positive, SmallCount
-from runner.engine.graph.expression import Expr
+from runner.engine.graph import Expr
 from runner.errors import ConfigError, NumericError, require
 from runner.optimizers.base import Optimizer, Rule
 from runner.optimizers.line_search import Point, search

@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-from runner.engine.graph import ops
-from runner.engine.graph.rows import Rows
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph import Rows, Tensor, Variable, Variables, ops
 
 
 class TouchedRows(Variables):

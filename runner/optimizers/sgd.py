@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from runner.bounds import Positive, Rate
-from runner.engine.graph.expression import Expr
+from runner.engine.graph import Expr
 from runner.optimizers.base import NewValues, Optimizer, Rule, State
 from runner.optimizers.parameter_rules import ParameterRule
 

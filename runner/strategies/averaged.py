@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Declaration, Variable, Variables
+from runner.engine.graph import Declaration, Tensor, Variable, Variables
 from runner.optimizers.averages import AVERAGE
 
 

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Self
 
 from runner.bounds import SmallCount
 from runner.engine.compile.program import Program
-from runner.engine.graph.network import NetworkFunction
-from runner.engine.graph.tensor import state_dtype
+from runner.engine.graph import NetworkFunction, state_dtype
 from runner.fields import Field
 from runner.optimizers.base import Optimizer
 

@@ -12,10 +12,8 @@ from functools import partial
 from typing import TypeVar
 
 from runner.engine.compile.passes.rewriting import fresh_name
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.rows import Gradient, Rows, joined, tensor_of
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Gradient, Graph, Rows, Tensor, ops
+from runner.engine.graph.rows import joined, tensor_of
 from runner.errors import ConfigError
 from runner.strategies.replica import Gradients, ordered_sum, shares_of_units
 

@@ -7,11 +7,7 @@ from typing import ClassVar
 
 from runner.bounds import BytesOrZero, Count, Positive, SmallCount
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import worker_task
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.rows import Gradient
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable
+from runner.engine.graph import Gradient, Graph, Tensor, Variable, worker_task
 from runner.errors import ConfigError, require_one_of
 from runner.strategies.base import Strategy, Workload
 from runner.strategies.clients import Scored, program

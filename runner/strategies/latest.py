@@ -3,11 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr
-from runner.engine.graph.rows import Gradient
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Declaration, Variable, Variables
+from runner.engine.graph import Declaration, Expr, Gradient, Tensor, Variable, Variables, ops
 from runner.optimizers.base import Optimizer, updated
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph
 from runner.errors import ConfigError
 
 Setting = TypeVar("Setting", int, str)

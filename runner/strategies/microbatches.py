@@ -3,10 +3,8 @@
 from dataclasses import replace
 
 from runner.engine.compile.program import Program
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.rows import Gradient, mapped
-from runner.engine.graph.variables import Variable
+from runner.engine.graph import Gradient, Graph, Variable, ops
+from runner.engine.graph.rows import mapped
 from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.latest import Latest

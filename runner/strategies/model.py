@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 from runner.bounds import CountOrZero, SmallCount
 from runner.engine.compile.passes.layer_groups import colocate_layers, home_layers
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import worker_task
-from runner.engine.graph.network import NetworkFunction
+from runner.engine.graph import NetworkFunction, worker_task
 from runner.errors import ConfigError, require_one_of
 from runner.strategies.base import LayerPlacement, Strategy, TrainingFacts, Workload
 from runner.strategies.layer_names import by_pattern, matched, shard_of

@@ -7,13 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from runner.engine.compile.program import InputSlot
-from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Gradient, Graph, Rows, Tensor, Variable, Variables, gradients, ops
 from runner.engine.graph.network import LOSS, CarriedState, Lookup, NetworkBuilder, Outputs, StateUpdate
-from runner.engine.graph.rows import Gradient, Rows, dense, joined, tensor_of
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph.rows import dense, joined, tensor_of
 from runner.fields import BEGINS
 from runner.strategies.averaged import Averaged
 from runner.strategies.base import Workload

@@ -6,9 +6,8 @@ from typing import ClassVar
 
 from runner.bounds import SmallCount
 from runner.engine.compile.program import Client, InputSlot, Program
-from runner.engine.graph import ops
+from runner.engine.graph import Tensor, ops
 from runner.engine.graph.rows import all_dense
-from runner.engine.graph.tensor import Tensor
 from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer
 from runner.optimizers.lbfgs import Lbfgs

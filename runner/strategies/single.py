@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from runner.bounds import SmallCount
 from runner.engine.compile.program import OneProcess, Program
-from runner.engine.graph.device import worker_task
+from runner.engine.graph import worker_task
 from runner.engine.graph.rows import dense
 from runner.optimizers.lbfgs import Lbfgs
 from runner.strategies.base import Strategy, TrainingFacts, Workload

@@ -13,10 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr
-from runner.engine.graph.network import COUNTED, LOSS, NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Expr, NetworkBuilder, NetworkFunction, Outputs, Tensor, ops
+from runner.engine.graph.network import COUNTED, LOSS
 from runner.errors import ConfigError
 from runner.fields import Field
 from runner.models.base import Model

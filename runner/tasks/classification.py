@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.bounds import Bounds, NonNegative, Rate
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.network import COUNTED, NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Expr, NetworkBuilder, NetworkFunction, Outputs, Tensor, apply, ops
+from runner.engine.graph.network import COUNTED
 from runner.errors import ConfigError
 from runner.fields import Field, labelled
 from runner.models.base import Model

@@ -8,12 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.bounds import NonNegative, SmallCount
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Constant
-from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Constant, Expr, Graph, NetworkBuilder, NetworkFunction, Outputs, Tensor, apply, ops
 from runner.errors import ConfigError
 from runner.fields import LABEL, Field
 from runner.models.base import Model

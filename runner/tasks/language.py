@@ -9,11 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.bounds import Count
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.initializers import Constant, Uniform
-from runner.engine.graph.network import COUNTED, LOSS, NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Constant, Expr, NetworkBuilder, NetworkFunction, Outputs, Tensor, Uniform, apply, ops
+from runner.engine.graph.network import COUNTED, LOSS
 from runner.errors import ConfigError, require_one_of
 from runner.fields import BEGINS, LABEL, Field
 from runner.models.base import Model, SequenceModel

@@ -5,8 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
+from runner.engine.graph import Expr, apply, ops
 from runner.tasks.base import LABELS, MAX, MIN, NUMBERS, Loss, Metric
 
 

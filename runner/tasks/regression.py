@@ -4,10 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr
-from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Expr, NetworkBuilder, Outputs, Tensor, ops
 from runner.errors import ConfigError
 from runner.fields import Field
 from runner.nn import new_layer

@@ -19,9 +19,8 @@ from runner.data.settings import limited_facts
 from runner.data.source import source_from_config
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT, Emulation, Link, Stragglers
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import GPU
+from runner.engine.graph import GPU, state_dtype
 from runner.engine.graph.graph import without_collection
-from runner.engine.graph.tensor import state_dtype
 from runner.engine.run.interleaving import Interleaving, Recorded, virtual_time
 from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.local_session import LocalSession

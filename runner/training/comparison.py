@@ -8,7 +8,7 @@ from runner.config.check import training_facts
 from runner.config.configuration import option_of
 from runner.config.schema import Config, LocalCluster
 from runner.engine.compile.compile import compile_signature
-from runner.engine.graph.device import local_cluster
+from runner.engine.graph import local_cluster
 from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.step_driver import bind
 from runner.records.run_directory import RunDirectory

@@ -10,19 +10,9 @@ from runner.config.schema import AUTO, LOCAL, LocalCluster
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT
 from runner.engine.compile.passes.lower_collectives import WHOLE
 from runner.engine.compile.program import OneProcess, Program
+from runner.engine.graph import GPU, Cluster, DeviceName, GpuOptions, Gpus, local_cluster
 from runner.engine.graph import op as op_table
-from runner.engine.graph.device import (
-    GPU,
-    GPU_LATENCY_S,
-    GPU_LINK_BYTES_PER_S,
-    NCCL,
-    NO_LIBRARY,
-    Cluster,
-    DeviceName,
-    GpuOptions,
-    Gpus,
-    local_cluster,
-)
+from runner.engine.graph.device import GPU_LATENCY_S, GPU_LINK_BYTES_PER_S, NCCL, NO_LIBRARY
 from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.registry import Registry

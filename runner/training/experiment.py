@@ -12,8 +12,7 @@ from runner.config.schema import Config, spare_processes
 from runner.data.dataset import Facts
 from runner.engine.cluster.emulation import Emulation
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import Cluster
-from runner.engine.graph.tensor import state_dtype
+from runner.engine.graph import Cluster, state_dtype
 from runner.engine.run.step_driver import StepDriver
 from runner.optimizers.base import Optimizer
 from runner.optimizers.schedules import Schedule

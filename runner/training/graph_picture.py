@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
+from runner.engine.graph import Graph, Node
 from runner.tracking.diagrams import BETWEEN_COLUMNS, DiagramLegend, box_diagram
 
 _Box = tuple[str, str]  # (layer, device)

@@ -20,9 +20,7 @@ from runner.data.pipeline import Pipeline
 from runner.data.preprocessing import VIEWS, ImagePreprocessing
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.engine.compile.program import Client, InputSource, Program
-from runner.engine.graph.device import GPU, Cluster, local_cluster, worker_task
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import TensorSpec, state_dtype
+from runner.engine.graph import GPU, Cluster, Graph, TensorSpec, local_cluster, state_dtype, worker_task
 from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.local_session import LocalSession
 from runner.errors import CheckpointError, ConfigError

@@ -10,7 +10,7 @@ import numpy as np
 from runner.checkpoint import find, load
 from runner.checkpoint.shard import Array
 from runner.config.schema import Config
-from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph import TensorSpec
 from runner.errors import CheckpointError, ConfigError
 from runner.training.inference import weights_of
 

@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.engine.compile.cost import node_cost
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import CarriedState, NetworkBuilder
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, NetworkBuilder, Node, Tensor
+from runner.engine.graph.network import CarriedState
 from runner.strategies.replica import Replica, cast_fields, placeholders
 from runner.training.build import workload_of
 from runner.training.experiment import Experiment

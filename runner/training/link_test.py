@@ -16,9 +16,7 @@ import psutil
 
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.compile.program import Client, Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster, worker_task
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph, local_cluster, ops, worker_task
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.recording import RECEIVE, SEND
 from runner.engine.simulate.profile import MessageCosts

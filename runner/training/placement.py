@@ -10,7 +10,7 @@ from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.passes.layer_groups import colocate_layers, devices_of_layers, home_layers
 from runner.engine.compile.program import Program
 from runner.engine.compile.program_placement import measured_seconds, place_program
-from runner.engine.graph.device import Cluster, task_of
+from runner.engine.graph import Cluster, task_of
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.strategies.base import LayerPlacement

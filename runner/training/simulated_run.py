@@ -12,7 +12,7 @@ from runner.config.check import training_facts
 from runner.config.configuration import option_of, to_plain
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
-from runner.engine.graph.device import DeviceName
+from runner.engine.graph import DeviceName
 from runner.engine.run.recording import WAIT
 from runner.engine.run.timeline import LinkSpan, Span
 from runner.engine.simulate.hardware import Hardware

@@ -14,8 +14,8 @@ from runner.config.schema import Config
 from runner.data.settings import limited_facts
 from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import GPU, Cluster, Device, server_device, worker_device
-from runner.engine.graph.tensor import state_dtype
+from runner.engine.graph import GPU, Cluster, Device, state_dtype, worker_device
+from runner.engine.graph.device import server_device
 from runner.engine.run.kernel_table import load_described_kernels, load_kernels
 from runner.engine.run.recording import SEND
 from runner.engine.run.step_driver import bind

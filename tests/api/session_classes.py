@@ -8,9 +8,7 @@ import numpy as np
 
 import runner
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
-from runner.engine.graph.expression import Expr
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Expr, NetworkBuilder, Tensor
 from runner.optimizers.base import NewValues, Rule, State
 
 

@@ -16,11 +16,7 @@ from runner import nn
 from runner.api.runs import Run
 from runner.api.weights import from_state_dict, state_dict
 from runner.data.dataset import Normalisation
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variables
+from runner.engine.graph import Graph, NetworkBuilder, Tensor, Variables, ops
 from tests.nn.support import copy_onto, normal
 from tests.small_runs import SMALL
 

@@ -22,7 +22,7 @@ from benchmarks.peers.exchange_peer import commands
 from benchmarks.process import SubjectError
 from benchmarks.report import Report
 from benchmarks.results import SubjectResult
-from runner.engine.graph.device import local_cluster
+from runner.engine.graph import local_cluster
 from runner.engine.run.local_session import LocalSession
 from runner.kernels.registry import Registry
 from runner.training.build import build

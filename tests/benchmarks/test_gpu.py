@@ -22,7 +22,7 @@ from benchmarks.network import random_batch
 from benchmarks.process import SubjectError
 from benchmarks.timed_single import TimedSingle
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import local_cluster
+from runner.engine.graph import local_cluster
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import scalar
 from runner.kernels.registry import Registry

@@ -17,12 +17,7 @@ from benchmarks.prepare import prepare
 from benchmarks.problem import KINDS, Layer, Problem, load_problem, unsupported
 from runner import nn
 from runner.engine.compile.program import Client, Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster, worker_device
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variables
+from runner.engine.graph import Graph, NetworkBuilder, Tensor, Variables, local_cluster, ops, worker_device
 from runner.engine.run.local_session import LocalSession
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry

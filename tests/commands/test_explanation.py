@@ -9,8 +9,7 @@ from runner.commands.explain import explain
 from runner.commands.explanation import Sent, plans_of, sent_text, training_plans
 from runner.config.schema import Config
 from runner.engine.compile.transfer_times import Transfer
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import NetworkBuilder, Tensor
 from runner.models.base import Model
 from runner.training.build import build
 from runner.training.layers import LayerRow, layer_rows

@@ -13,7 +13,7 @@ from runner.commands.rerun import repetition_here, repetition_of, verdict
 from runner.config.check import check
 from runner.config.configuration import dump, fix_machine_values, to_plain
 from runner.engine.compile.program import OneProcess, Program
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph
 from runner.plugin.installing import PLUGINS
 from runner.records.run_directory import RunDirectory
 from runner.records.stored_run import StoredRun, read_run, write_plugins

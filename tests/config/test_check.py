@@ -15,7 +15,7 @@ from runner.config.outcome import outcome_hash
 from runner.config.schema import worker_processes
 from runner.data.arrays import Arrays
 from runner.engine.cluster.emulation import Emulation, Link, Stragglers
-from runner.engine.graph.device import Cluster, Device
+from runner.engine.graph import Cluster, Device
 from runner.errors import ConfigError, SecurityError
 from runner.training.build import build
 from tests.small_runs import composed_config, small_config, typed

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import nn
-from runner.engine.graph import ops
-from runner.engine.graph.op import OPS
+from runner.engine.graph import OPS, ops
 
 PAGE = Path(__file__).parents[2] / "docs" / "layers-and-ops.md"
 

@@ -7,9 +7,7 @@ from typing import Any
 from runner.engine.compile.passes.order_writes import order_writes
 from runner.engine.compile.planner import Part
 from runner.engine.compile.program import Client, Program
-from runner.engine.graph.device import GPU, Cluster, Device, DeviceName, local_cluster
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import GPU, Cluster, Device, DeviceName, Graph, Tensor, local_cluster
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.rendezvous import LocalRendezvous

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from runner.data.pipeline import Pipeline
 from runner.data.settings import load_limited
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph, ops
 from runner.engine.run.kernel_table import load_kernels
 from runner.fields import Field
 from runner.models.mlp import Mlp

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.engine.graph.device import Cluster, GpuOptions, Gpus, local_cluster
+from runner.engine.graph import Cluster, GpuOptions, Gpus, local_cluster
 from runner.engine.run.kernel_table import load_kernels, require_gpu_kernels
 from runner.kernels.gpu.loading import register_gpus
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime

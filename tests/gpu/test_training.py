@@ -12,7 +12,7 @@ from runner.data.dataset import Dataset, Normalisation, Split
 from runner.data.digits import Digits
 from runner.data.pipeline import Pipeline
 from runner.data.synthetic import Synthetic
-from runner.engine.graph.device import Cluster, local_cluster
+from runner.engine.graph import Cluster, local_cluster
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import scalar

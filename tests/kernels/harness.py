@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
+from runner.engine.graph import Graph, Node
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.contract import (
     Arrangement,

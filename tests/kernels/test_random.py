@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph import TensorSpec
 from runner.engine.graph.variables import Part
 from runner.kernels import philox
 from runner.kernels.contract import Array

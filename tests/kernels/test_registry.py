@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph import TensorSpec
 from runner.kernels.contract import Buffers, Choice, Kernel, KernelError, Layout, NativeCall, Operand, as_array, plain
 from runner.kernels.functions import arrange_plain, function_kernel
 from runner.kernels.memory import ALIGNMENT, allocate

@@ -6,12 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import CarriedState, NetworkBuilder, Outputs
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variables
+from runner.engine.graph import Graph, NetworkBuilder, Outputs, Tensor, Variables, gradients, ops
+from runner.engine.graph.network import CarriedState
 from runner.errors import ConfigError
 from runner.fields import BEGINS, Field
 from runner.models import Lstm, Mlp

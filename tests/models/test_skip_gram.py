@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.variables import Variables
+from runner.engine.graph import Graph, NetworkBuilder, Variables, ops
 from runner.engine.run.session import scalar
 from runner.errors import ConfigError
 from runner.fields import Field

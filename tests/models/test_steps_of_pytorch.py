@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from runner.api.weights import state_dict
-from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
+from runner.engine.graph import gradients, ops
 from runner.models import InceptionV3, ResNetCifar, ResNetImageNet
 from runner.models.base import Model
 from runner.models.residual import SHORTCUTS, UNITS

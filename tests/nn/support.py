@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variables
+from runner.engine.graph import Graph, NetworkBuilder, Outputs, Tensor, Variables, gradients, ops
 from runner.models.base import Model
 from runner.tasks.classification import classifier
 from tests.oracles import evaluate

@@ -9,12 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy import special
 
 from runner import nn
-from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.initializers import Constant
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Constant, NetworkBuilder, ShapeError, Tensor, gradients, ops
 from runner.errors import ConfigError
 from tests.nn.support import Array, Bench, bench, copy_onto, images, initial_values, names, normal
 

@@ -11,10 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from runner import nn
-from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.network import COUNTED, NetworkBuilder, Outputs
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import NetworkBuilder, Outputs, Tensor, gradients, ops
+from runner.engine.graph.network import COUNTED
 from runner.errors import ConfigError
 from runner.fields import Field, labelled
 from runner.models import Mlp

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.network import NetworkBuilder
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import NetworkBuilder, Tensor, gradients, ops
 from tests.nn.support import bench, normal
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")

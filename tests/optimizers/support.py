@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Constant
-from runner.engine.graph.node import LayerStamp
-from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph import Constant, Graph, LayerStamp, Tensor, TensorSpec, Variable, Variables, ops
 from runner.optimizers import Optimizer
 from tests.oracles import evaluate
 

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.op import ShapeError
+from runner.engine.graph import Graph, ShapeError, ops
 from runner.errors import ConfigError
 from runner.optimizers import OPTIMIZERS, Adam, Lbfgs, Momentum, Sgd
 from runner.optimizers.base import Optimizer, clip_factor, global_norm, shortened

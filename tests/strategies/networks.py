@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner import nn
-from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import NetworkBuilder, NetworkFunction, Outputs, Tensor
 from runner.fields import labelled
 from runner.optimizers.base import Optimizer
 from runner.optimizers.sgd import Momentum

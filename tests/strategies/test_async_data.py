@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.graph.device import worker_device
+from runner.engine.graph import worker_device
 from runner.engine.run.interleaving import virtual_time
 from runner.errors import ConfigError
 from runner.optimizers import Adagrad, Adam, Momentum, Optimizer, Sgd

@@ -5,10 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Constant
-from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import Constant, Graph, NetworkBuilder, Outputs, Tensor, TensorSpec
 from runner.errors import RunnerError
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.async_data import AsyncData

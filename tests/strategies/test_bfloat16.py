@@ -8,8 +8,7 @@ import pytest
 from runner import nn
 from runner.checkpoint import CheckpointMeta, load, save
 from runner.engine.compile.passes.optimize import default_passes, optimize
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph import Graph, NetworkBuilder, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.optimizers.adam import Adam
 from runner.optimizers.sgd import Momentum

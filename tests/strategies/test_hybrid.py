@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.run.session import scalar
 from runner.errors import ConfigError
 from runner.models import CifarConvNet, LeNet

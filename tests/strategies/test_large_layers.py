@@ -11,8 +11,7 @@ import pytest
 from runner import nn
 from runner.engine.compile.passes.fusion_rules import SMALLEST_BYTES
 from runner.engine.compile.plan import DevicePlan, Instruction
-from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.op import OPS
+from runner.engine.graph import OPS, NetworkBuilder, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.session import scalar
 from runner.kernels.contract import NativeCall

@@ -11,8 +11,7 @@ from runner.engine.compile.compile import Compiled
 from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.passes.layer_groups import home_layers
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import worker_device
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph, worker_device
 from runner.errors import ConfigError
 from runner.optimizers.adam import Adam
 from runner.optimizers.base import Optimizer

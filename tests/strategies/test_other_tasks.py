@@ -9,11 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from runner import nn
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.initializers import Constant
-from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Constant, Expr, NetworkBuilder, NetworkFunction, Outputs, Tensor, apply, ops
 from runner.errors import ConfigError
 from runner.fields import Field
 from runner.optimizers.lbfgs import Lbfgs

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runner.engine.compile.program import Client
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Tensor
 from runner.engine.run.session import scalar
 from runner.optimizers import Adam, Momentum, Optimizer, RmsProp
 from runner.optimizers.averages import WeightsAverage, average_of

@@ -8,7 +8,7 @@ from runner import nn
 from runner.config import hydra_app
 from runner.config.configuration import fix_machine_values
 from runner.engine.compile.program_plans import ProgramPlans
-from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer

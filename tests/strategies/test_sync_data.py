@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.engine.graph.device import worker_device
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph, worker_device
 from runner.errors import ConfigError
 from runner.models.lenet import LeNet
 from runner.optimizers.adam import Adam

@@ -9,11 +9,7 @@ from numpy.typing import NDArray
 
 from runner import nn
 from runner.engine.compile.program_plans import ProgramPlans
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster
-from runner.engine.graph.expression import Expr
-from runner.engine.graph.initializers import Uniform, he_normal
-from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph import Expr, NetworkBuilder, NetworkFunction, Outputs, Uniform, he_normal, local_cluster, ops
 from runner.engine.run.kernel_table import load_kernels
 from runner.fields import BEGINS, Field
 from runner.models import Lstm

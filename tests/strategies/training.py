@@ -16,9 +16,7 @@ from runner.engine.compile.program import Client, InputSource, Program
 from runner.engine.compile.program_placement import place_program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.compile.transfer_times import transfers
-from runner.engine.graph.device import Cluster, Gpus, local_cluster, worker_device
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Cluster, Gpus, Node, Tensor, local_cluster, worker_device
 from runner.engine.run.interleaving import Interleaving, VirtualTime, virtual_time
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession

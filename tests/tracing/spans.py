@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from runner.engine.graph.device import worker_device
+from runner.engine.graph import worker_device
 from runner.engine.run.timeline import ClientRun, Span, Timeline
 from runner.tracing.timeline_index import TimelineIndex, Update
 

@@ -13,8 +13,8 @@ from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client
-from runner.engine.graph.device import GPU_LATENCY_S, GPU_LINK_BYTES_PER_S, Cluster, GpuOptions, local_cluster, task_of
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Cluster, GpuOptions, Graph, local_cluster, task_of
+from runner.engine.graph.device import GPU_LATENCY_S, GPU_LINK_BYTES_PER_S
 from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import INSTALL, Found, Library
 from runner.kernels.registry import Registry

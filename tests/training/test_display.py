@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from runner.commands.train import results_table
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp
+from runner.engine.graph import Graph, LayerStamp
 from runner.engine.graph.ops.executor import placeholder
 from runner.records.summary import Summary
 from runner.tracking.diagrams import BETWEEN_COLUMNS, Box, DiagramLegend

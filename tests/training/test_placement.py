@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runner.commands.explain import explain
-from runner.engine.graph.device import worker_device, worker_task
+from runner.engine.graph import worker_device, worker_task
 from runner.errors import ConfigError, SecurityError
 from runner.training.build import build
 from runner.training.comparison import predicted_step_s, verdict

@@ -10,8 +10,7 @@ from runner.config.check import check
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import option_of, to_plain
 from runner.config.schema import Config
-from runner.engine.graph.device import task_of
-from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph import TensorSpec, task_of
 from runner.engine.run.recording import SEND
 from runner.engine.run.timeline import LinkSpan
 from runner.engine.simulate.activities import segments

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 import runner
 from runner.checkpoint import find, load
 from runner.cli import main
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Expr, Graph, ops
 from runner.errors import ConfigError
 from runner.fields import Field
 from runner.models.mlp import Mlp

@@ -16,10 +16,9 @@ from runner.engine.compile.placement import DeviceTypes, place
 from runner.engine.compile.planner import Part
 from runner.engine.compile.program import Signature
 from runner.engine.compile.schedule import schedule, split
+from runner.engine.graph import Cluster, Graph, Tensor
 from runner.engine.graph import op as op_table
-from runner.engine.graph.device import Cluster
-from runner.engine.graph.graph import Graph, without_collection
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph.graph import without_collection
 from runner.kernels.registry import Registry
 
 

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
+from runner.engine.graph import Device, Graph, Node
 from runner.engine.graph import op as op_table
-from runner.engine.graph.device import Device
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
 from runner.engine.graph.op import Cost
 
 DISPATCH_S = 2e-6

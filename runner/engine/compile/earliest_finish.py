@@ -17,10 +17,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from runner.engine.compile.cost import RESIDENT, Seconds, copy_seconds
-from runner.engine.graph.device import Cluster
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Cluster, Graph, Node, Tensor
 
 
 def earliest_finish(

@@ -14,11 +14,7 @@ from typing import Any
 from runner.engine.compile.passes.rewriting import ALIASES, viewed
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.compile.plan import Feed, Instruction, Slot
-from runner.engine.graph.device import DeviceName
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import DeviceName, Graph, Node, ShapeError, Tensor, TensorSpec
 from runner.kernels.contract import Arrangement, Choice, Layout, plain
 from runner.kernels.registry import Registry
 

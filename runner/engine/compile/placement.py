@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.earliest_finish import earliest_finish
-from runner.engine.graph.device import Cluster, Device, DeviceName
-from runner.engine.graph.graph import Graph, without_collection
-from runner.engine.graph.node import Node
+from runner.engine.graph import Cluster, Device, DeviceName, Graph, Node
+from runner.engine.graph.graph import without_collection
 
 DeviceTypes = Callable[[Node], Collection[str] | None]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import Tensor, TensorSpec
 from runner.kernels.contract import Arrangement, Layout
 
 

@@ -8,10 +8,8 @@ from runner.engine.compile.layouts import arrange
 from runner.engine.compile.memory import assign_memory
 from runner.engine.compile.passes.order_writes import UPDATES
 from runner.engine.compile.plan import DevicePlan
-from runner.engine.graph.device import DeviceName
-from runner.engine.graph.graph import Graph, without_collection
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import DeviceName, Graph, Node, Tensor
+from runner.engine.graph.graph import without_collection
 from runner.kernels.contract import Layout
 from runner.kernels.registry import Registry
 

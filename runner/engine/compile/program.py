@@ -10,9 +10,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from runner.engine.graph.device import worker_task
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import Graph, Tensor, TensorSpec, worker_task
 
 Array = NDArray[Any]
 

@@ -20,9 +20,7 @@ from runner.engine.compile.earliest_finish import earliest_finish
 from runner.engine.compile.passes.rewriting import needed_part
 from runner.engine.compile.placement import Groups, colocation_groups, put
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import Cluster, Device
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
+from runner.engine.graph import Cluster, Device, Graph, Node
 from runner.kernels.registry import Registry
 
 Feasible = Mapping[str, Sequence[str]]

@@ -8,8 +8,7 @@ from runner.engine.compile.cost import Seconds, node_seconds
 from runner.engine.compile.placement import place
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client, Program, Signature
-from runner.engine.graph.device import Cluster
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Cluster, Graph
 from runner.errors import RunnerError
 from runner.kernels.contract import Layout
 from runner.kernels.registry import Registry

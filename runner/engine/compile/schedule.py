@@ -23,9 +23,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from runner.engine.compile.cost import Seconds, node_seconds
-from runner.engine.graph.device import Cluster
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
+from runner.engine.graph import Cluster, Graph, Node
 
 WAIT = 0.5
 """Longest wait for a nearer node, as a fraction of the duration of the node that the device could start instead."""

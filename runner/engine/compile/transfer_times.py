@@ -8,8 +8,7 @@ from itertools import accumulate
 from runner.engine.compile.compile import Compiled
 from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.passes.transfers import TRANSFERS
-from runner.engine.graph.device import Cluster
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Cluster, Graph
 
 
 @dataclass(frozen=True)

@@ -8,4 +8,61 @@ Read in this order:
 * ``autodiff``: gradients, computed by nodes that extend a graph; ``rows``: gradients of a few rows of a table.
 * ``initializers``, ``variables``, ``network``: the state and the layers of one copy of a network.
 * ``verify``: checks of graphs; ``serialize``: graphs as plain data, for other processes.
+
+Other packages and plugins import the names below from this package. A module is imported when a name of it is first
+used, so that the configuration reads names of devices without loading NumPy.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runner.engine.graph.autodiff import gradients
+    from runner.engine.graph.device import (
+        GPU,
+        Cluster,
+        Device,
+        DeviceName,
+        GpuOptions,
+        Gpus,
+        local_cluster,
+        server_task,
+        task_of,
+        worker_device,
+        worker_task,
+    )
+    from runner.engine.graph.expression import Expr, apply
+    from runner.engine.graph.graph import Graph
+    from runner.engine.graph.initializers import Constant, Initializer, Normal, Uniform, he_normal
+    from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs, StateUpdate
+    from runner.engine.graph.node import LayerStamp, Node
+    from runner.engine.graph.op import OPS, OpDef, ShapeError
+    from runner.engine.graph.rows import Gradient, Rows
+    from runner.engine.graph.tensor import Tensor, TensorSpec, state_dtype
+    from runner.engine.graph.variables import Declaration, Variable, Variables
+
+_NAMES = {
+    "autodiff": "gradients",
+    "device": "GPU Cluster Device DeviceName GpuOptions Gpus local_cluster server_task task_of"
+    " worker_device worker_task",
+    "expression": "Expr apply",
+    "graph": "Graph",
+    "initializers": "Constant Initializer Normal Uniform he_normal",
+    "network": "NetworkBuilder NetworkFunction Outputs StateUpdate",
+    "node": "LayerStamp Node",
+    "op": "OPS OpDef ShapeError",
+    "rows": "Gradient Rows",
+    "tensor": "Tensor TensorSpec state_dtype",
+    "variables": "Declaration Variable Variables",
+}
+"""Module -> the names of it that this package has."""
+
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """Import and return a name. Raises AttributeError for a name that is not above."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value

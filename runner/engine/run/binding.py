@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runner.engine.compile.plan import DevicePlan, Instruction, Place, Slot
-from runner.engine.graph.device import DeviceName
+from runner.engine.graph import DeviceName
 from runner.engine.run.storage import VariableStore
 from runner.engine.run.wires import Receive, Wires
 from runner.kernels.contract import Bound, Buffers, NativeCall, Operand

@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan, Feed
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Tensor
 from runner.engine.run.binding import Binding
 from runner.engine.run.calls import CallGroup, FiniteCheck, TimedCalls, join_calls, separate_calls
 from runner.engine.run.recording import PlanRun, Recorder

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from runner.engine.compile.program import Fields, InputSlot, InputSource, ShareKey
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Tensor
 from runner.engine.run.executor import DeviceExecutor, Values
 from runner.engine.run.recording import INPUT
 from runner.errors import RunnerError

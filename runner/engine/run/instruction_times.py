@@ -13,7 +13,7 @@ import numpy as np
 
 from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Tensor
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.recording import Recorder
 from runner.engine.run.rendezvous import LocalRendezvous

@@ -5,11 +5,8 @@ from functools import cache
 from typing import Any
 
 import runner.kernels.reference  # noqa: F401 - registers the kernels
-from runner.engine.graph import ops
-from runner.engine.graph.device import Device, GpuOptions
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.op import OPS, Decomposition, OpDef
+from runner.engine.graph import OPS, Device, GpuOptions, Graph, Node, ops
+from runner.engine.graph.op import Decomposition, OpDef
 from runner.errors import ResourceError
 from runner.kernels.contract import FLOATS, Arrangement, Array, Attributes, Bound, Buffers, Kernel, KernelError
 from runner.kernels.cpu.loading import NativeLibrary, register

@@ -13,8 +13,7 @@ from runner.engine.compile.compile import Compiled
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client, InputSource, Program, Signature
 from runner.engine.compile.program_plans import ProgramPlans
-from runner.engine.graph.device import Cluster
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Cluster, Tensor
 from runner.engine.run import session
 from runner.engine.run.executor import DeviceExecutor, Values
 from runner.engine.run.inputs import ReadAhead, SharedReading

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from runner.engine.compile.program import Client
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import Tensor, TensorSpec
 from runner.engine.run.step_driver import Clients
 from runner.engine.run.timeline import Timeline
 from runner.errors import RunnerError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
 from runner.engine.compile.plan import DevicePlan, Instruction
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.recording import COMPUTE, DELAY, INPUT, RECEIVE, SEND, WAIT, RawSpan, Recorder
 from runner.errors import SecurityError

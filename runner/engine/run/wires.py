@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from runner.engine.compile.passes.transfers import sent_tensor
-from runner.engine.graph.device import Device
+from runner.engine.graph import Device
 from runner.engine.run.rendezvous import LocalRendezvous, Rendezvous
 from runner.errors import ResourceError
 from runner.kernels.contract import NativeCall, Operand, as_array

@@ -4,12 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.engine.compile.program import Client
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr
-from runner.engine.graph.network import StateUpdate
+from runner.engine.graph import Expr, StateUpdate, Tensor, Variable, ops
 from runner.engine.graph.rows import all_dense
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable
 from runner.strategies.clients import client_name
 from runner.strategies.downpour.order import Rules
 from runner.strategies.downpour.pushed_server import COUNT, Applied, PushedServer

@@ -4,12 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runner.bounds import CountOrZero
-from runner.engine.graph import ops
-from runner.engine.graph.device import server_task
-from runner.engine.graph.expression import Expr
-from runner.engine.graph.network import StateUpdate
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable
+from runner.engine.graph import Expr, StateUpdate, Tensor, Variable, ops, server_task
 from runner.errors import ConfigError, require, require_one_of
 from runner.optimizers.base import NewValues, State, assign_by
 from runner.strategies.replica import advanced, rate_input

@@ -9,13 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from runner.engine.compile.program import Client
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Constant
-from runner.engine.graph.network import StateUpdate
-from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph import Constant, Expr, Graph, StateUpdate, Tensor, TensorSpec, Variable, Variables, ops
 from runner.errors import ConfigError
 from runner.optimizers.base import Optimizer, State
 from runner.optimizers.lbfgs import GRADIENT, WORKING, Add, Command, Dot, Scale, X, commands, pair_names

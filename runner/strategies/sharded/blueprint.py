@@ -4,12 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import Lookup, Outputs, StateUpdate
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Declaration, Variable, Variables
+from runner.engine.graph import Declaration, Graph, Node, Outputs, StateUpdate, Tensor, Variable, Variables, ops
+from runner.engine.graph.network import Lookup
 from runner.strategies.base import Workload
 from runner.strategies.replica import Replica, Share, cast_fields, placeholders
 

@@ -2,10 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, LayerStamp, Node, Tensor, ops
 from runner.strategies.sharded.blueprint import BY_UNIT
 from runner.strategies.sharded.dense_sharding import Cut, Rule, ShardedLayers, Spread
 

@@ -6,11 +6,8 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import NoReturn
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.engine.graph.variables import Declaration, Part, Variables
+from runner.engine.graph import Declaration, Graph, LayerStamp, Node, Tensor, TensorSpec, Variables, ops
+from runner.engine.graph.variables import Part
 from runner.errors import ConfigError
 from runner.strategies.replica import Replica, Share, shares_of_units
 from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint, joined, mask_of_units

@@ -4,12 +4,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import LOSS, StateUpdate
-from runner.engine.graph.rows import Gradient
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable
+from runner.engine.graph import Gradient, Graph, StateUpdate, Tensor, Variable, ops
+from runner.engine.graph.network import LOSS
 from runner.strategies.latest import Latest
 from runner.strategies.replica import Replica, advance, differentiate_together, ordered_sum, scaled, total_of, weighted
 from runner.strategies.sharded.hybrid_layers import DensePass, Rows, add_dense

@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.engine.graph import ops
-from runner.engine.graph.network import Answers, StateUpdate
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variables
+from runner.engine.graph import StateUpdate, Tensor, Variables, ops
+from runner.engine.graph.network import Answers
 from runner.strategies.replica import Pass, Replica, Share
 from runner.strategies.sharded.blueprint import add_copies
 from runner.strategies.sharded.dense_loss import DenseLoss

@@ -4,9 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, LayerStamp, Node, Tensor
 from runner.errors import ConfigError
 from runner.strategies.layer_names import shard_name
 from runner.strategies.replica import Share, shares_of_units

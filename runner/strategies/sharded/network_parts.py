@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Node, Tensor
 from runner.errors import ConfigError
 from runner.strategies.base import Workload
 from runner.strategies.replica import Share, shares

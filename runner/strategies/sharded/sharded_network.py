@@ -4,12 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import Lookup, NetworkBuilder, Outputs
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Declaration, Part
+from runner.engine.graph import Declaration, Graph, LayerStamp, NetworkBuilder, Node, Outputs, Tensor, ops
+from runner.engine.graph.network import Lookup
+from runner.engine.graph.variables import Part
 from runner.strategies.base import Workload
 from runner.strategies.replica import ordered_sum
 from runner.strategies.sharded.blueprint import Blueprint, joined, mask_of_units

@@ -5,13 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from runner.engine.compile.program import Client, Program
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Constant
-from runner.engine.graph.node import LayerStamp
-from runner.engine.graph.rows import Gradient, dense
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph import Constant, Gradient, Graph, LayerStamp, Tensor, Variable, Variables, ops
+from runner.engine.graph.rows import dense
 from runner.optimizers.base import shortened
 from runner.strategies.base import Workload
 from runner.strategies.clients import client_name, program_of

@@ -9,11 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, rewired
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import StateUpdate
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Node, StateUpdate, Tensor, ops
 from runner.strategies.replica import Gradients, Pass, Replica, Share, differentiate_together, ordered_sum
 
 _SCOPE = "train"

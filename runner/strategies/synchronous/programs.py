@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from runner.engine.compile.program import Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import worker_task
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.rows import Gradient, Rows, mapped, tensor_of
-from runner.engine.graph.variables import Variable
+from runner.engine.graph import Gradient, Graph, Rows, Variable, ops, worker_task
+from runner.engine.graph.rows import mapped, tensor_of
 from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.collectives import Combine, exchange

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.config.groups import GROUPS
-from runner.engine.graph.device import local_cluster
-from runner.engine.graph.tensor import state_dtype
+from runner.engine.graph import local_cluster, state_dtype
 from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.step_driver import bind

@@ -12,11 +12,7 @@ from runner.data.dataset import Normalisation
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings, limited_facts
 from runner.engine.compile.program import Client, Fields, InputSlot, Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import worker_task
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.tensor import Tensor, state_dtype
+from runner.engine.graph import Graph, NetworkBuilder, Outputs, Tensor, ops, state_dtype, worker_task
 from runner.engine.run.local_session import LocalSession
 from runner.errors import ConfigError
 from runner.strategies.base import Workload

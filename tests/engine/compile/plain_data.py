@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from runner.engine.graph.op import OPS
+from runner.engine.graph import OPS
 
 
 def put(document: Any, path: tuple[Any, ...], value: object) -> Any:

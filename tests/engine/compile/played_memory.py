@@ -7,8 +7,7 @@ import numpy as np
 from runner.engine.compile.layouts import Arranged, arrange
 from runner.engine.compile.memory import Placed, assign_memory
 from runner.engine.compile.plan import Instruction, Place, Wire
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Tensor
 from runner.kernels.contract import Layout
 from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry

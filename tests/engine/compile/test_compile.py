@@ -7,11 +7,7 @@ from runner.engine.compile.compile import compile_signature
 from runner.engine.compile.passes.optimize import default_passes
 from runner.engine.compile.placement import PlacementError
 from runner.engine.compile.program import Signature
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, ShapeError, Tensor, local_cluster, ops
 from runner.kernels.registry import Registry
 from tests.engine.running import CPU_0, CPU_1, GPU_0, client, cluster_of, session
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from runner.engine.compile.layouts import Arranged, arrange
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import ShapeError, Tensor, TensorSpec
 from runner.kernels.contract import Arrangement, Attributes, Kernel, KernelError, Layout, Spec, plain
 from tests.engine.compile.passes.graph_text import Text
 from tests.engine.run.fake_kernels import (

@@ -17,7 +17,7 @@ from runner.engine.compile.memory import assign_memory
 from runner.engine.compile.passes.order_writes import order_writes
 from runner.engine.compile.passes.transfers import sent_tensor, transfer_key
 from runner.engine.compile.plan import Feed, Instruction, Place, Slot
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import Tensor, TensorSpec
 from runner.kernels.contract import Arrangement, Kernel, Layout
 from runner.kernels.memory import ALIGNMENT
 from tests.engine.compile.passes.graph_text import Text

@@ -9,8 +9,7 @@ from hypothesis import given
 from runner.engine.compile.cost import node_seconds
 from runner.engine.compile.earliest_finish import earliest_finish
 from runner.engine.compile.placement import PlacementError, colocation_groups, place
-from runner.engine.graph.device import Cluster, Device, DeviceName, local_cluster
-from runner.engine.graph.node import Node
+from runner.engine.graph import Cluster, Device, DeviceName, Node, local_cluster
 from tests.engine.compile.passes.graph_text import HERE, THERE, Text
 from tests.engine.graph.random_graphs import Sample, samples
 from tests.engine.running import CPU_0, CPU_1, GPU_0, cluster_of

@@ -16,10 +16,7 @@ from runner.engine.compile.plan import DevicePlan, Place, Slot
 from runner.engine.compile.planner import Part, small_updates_last
 from runner.engine.compile.program import Client, InputSlot, Program, Signature
 from runner.engine.compile.program_plans import ProgramPlans
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import Graph, Tensor, TensorSpec, local_cluster, ops
 from runner.errors import RunnerError
 from runner.kernels.contract import Layout, plain
 from runner.kernels.registry import Registry

@@ -14,11 +14,8 @@ from runner.engine.compile.passes.layer_groups import colocate_layers, devices_o
 from runner.engine.compile.placement import PlacementError, colocation_groups, place
 from runner.engine.compile.program import Client, Program
 from runner.engine.compile.program_placement import GIVEN, measured_seconds, place_program, stages
+from runner.engine.graph import Graph, NetworkBuilder, Node, Outputs, TensorSpec
 from runner.engine.graph.device import Cluster, Device, DeviceName, local_cluster, worker_device
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import TensorSpec
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Sgd

@@ -18,12 +18,8 @@ from runner.engine.compile.placement import place
 from runner.engine.compile.program import Client
 from runner.engine.compile.schedule import PATIENCE, schedule, split
 from runner.engine.compile.transfer_times import Transfer, transfers
-from runner.engine.graph import ops
+from runner.engine.graph import Graph, LayerStamp, NetworkBuilder, Node, Outputs, Tensor, ops
 from runner.engine.graph.device import Cluster, Device, local_cluster, worker_device
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.tensor import Tensor
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Workload

@@ -2,8 +2,7 @@
 
 from collections import defaultdict
 
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph import Graph, TensorSpec
 from runner.engine.graph.verify import VerificationError, verify
 
 

@@ -9,10 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from runner.engine.graph import ops
-from runner.engine.graph.device import worker_device
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Tensor, ops, worker_device
 
 SIZE = 4
 

@@ -6,12 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.op import OPS, ShapeError
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import OPS, Graph, LayerStamp, Node, ShapeError, Tensor, TensorSpec, gradients, ops
 from runner.engine.graph.verify import verify
 from tests.engine.compile.passes.graph_text import THERE, Text
 from tests.oracles import assert_gradients, evaluate

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.graph.device import (
-    GPU_BYTES_PER_S,
-    GPU_FLOPS_PER_S,
+from runner.engine.graph import (
     Cluster,
     Device,
     DeviceName,
@@ -18,6 +16,7 @@ from runner.engine.graph.device import (
     worker_device,
     worker_task,
 )
+from runner.engine.graph.device import GPU_BYTES_PER_S, GPU_FLOPS_PER_S
 
 parts = st.tuples(
     st.none() | st.sampled_from(["worker", "parameter_server"]),

@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.graph import ops
-from runner.engine.graph.expression import Expr, apply
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import Expr, Graph, LayerStamp, Node, ShapeError, Tensor, TensorSpec, apply, ops
 from runner.errors import ResourceError
 from tests.oracles import evaluate
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.engine.compile.compile import compile_signature
-from runner.engine.graph.device import local_cluster
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph, local_cluster
 from runner.engine.graph.serialize import from_document, to_document
 from runner.engine.graph.verify import VerificationError, verify
 from runner.kernels.registry import Registry

@@ -5,12 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Declaration, Graph, LayerStamp, ShapeError, Tensor, TensorSpec, Variable, Variables
 from runner.engine.graph.initializers import Constant, Normal, Uniform, he_normal, lecun_normal
-from runner.engine.graph.node import LayerStamp
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor, TensorSpec
-from runner.engine.graph.variables import Declaration, Part, Variable, Variables
+from runner.engine.graph.variables import Part
 from runner.kernels.registry import Registry
 from tests.engine.running import Array, client, session
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.engine.graph.op import OPS
+from runner.engine.graph import OPS
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels import contract
 from runner.kernels.contract import Arrange, Arrangement, Array, Attributes, Bound, Buffers, Layout, Operand, Spec

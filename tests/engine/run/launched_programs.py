@@ -5,10 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from runner.engine.compile.program import Client, Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import server_device, worker_device
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Tensor, ops, worker_device
+from runner.engine.graph.device import server_device
 from runner.engine.run.step_driver import Clients, Finished
 from runner.engine.run.timeline import Span
 from runner.errors import RunnerError

@@ -18,10 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Tensor, local_cluster, ops
 from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum

@@ -7,9 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Tensor, ops
 from runner.errors import ClusterError, NumericError, ResourceError, RunnerError
 from runner.kernels.contract import KernelError
 from runner.kernels.registry import Registry

@@ -10,10 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, ShapeError, Tensor, ops
 from runner.engine.run.calls import join_calls
 from runner.engine.run.recording import COMPUTE, INPUT, Recorder
 from runner.errors import NumericError, ResourceError, RunnerError

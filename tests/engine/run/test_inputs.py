@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from runner.engine.compile.program import Fields, InputSlot, ShareKey
-from runner.engine.graph.device import local_cluster
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Tensor, local_cluster
 from runner.engine.run.inputs import SharedReading
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import RunnerError

@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 from runner.engine.compile.program import Client, Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster, worker_device
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Tensor, local_cluster, ops, worker_device
 from runner.engine.run.interleaving import Begin, End, Ending, Interleaving, Launched, Recorded, VirtualTime
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.step_driver import Clients, Finished

@@ -6,10 +6,9 @@ from unittest.mock import Mock, call
 import numpy as np
 import pytest
 
-from runner.engine.graph.device import GpuOptions, Gpus, local_cluster
-from runner.engine.graph.op import OPS, ByDecomposition, OpDef, register
+from runner.engine.graph import OPS, GpuOptions, Gpus, TensorSpec, local_cluster
+from runner.engine.graph.op import ByDecomposition, OpDef, register
 from runner.engine.graph.ops.common import decomposition, like_input
-from runner.engine.graph.tensor import TensorSpec
 from runner.engine.run.kernel_table import kernels_for, load_gpu_kernels, load_kernels
 from runner.errors import ResourceError
 from runner.kernels.contract import KernelError

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph import TensorSpec
 from runner.engine.run import rendezvous as rendezvous_module
 from runner.engine.run.rendezvous import LocalRendezvous
 from runner.engine.run.wires import GpuWires, HostWires, platform_of, wires_of

@@ -7,10 +7,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from runner.engine.compile.program import Client, InputSlot, Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster, worker_device
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Tensor, local_cluster, ops, worker_device
 from runner.engine.run import local_session
 from runner.engine.run.kernel_table import native_libraries
 from runner.engine.run.local_session import LocalSession

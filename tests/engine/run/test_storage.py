@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from runner.engine.compile.plan import Slot
-from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph import TensorSpec
 from runner.engine.run.storage import Arena, VariableStore
 from runner.errors import ResourceError, RunnerError
 from runner.kernels.contract import Layout, plain

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph
 from runner.engine.run import recording
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.recording import COMPUTE, DELAY, WAIT, PlanRun, RawSpan, Recorder, from_document, to_document

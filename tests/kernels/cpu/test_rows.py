@@ -4,8 +4,7 @@ import cffi
 import numpy as np
 import pytest
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph, ops
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import RunnerError
 from runner.kernels.contract import Array, Buffers, Kernel, NativeCall, plain

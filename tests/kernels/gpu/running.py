@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.engine.graph.node import Node
+from runner.engine.graph import Node
 from runner.kernels.contract import Arrangement, Buffers, Choice, Kernel, Layout, Operand, Spec, plain
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last
 from runner.kernels.gpu.runtime import DeviceMemory, Failures, Runtime, Stream, StreamCall

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.graph.device import Device
-from runner.engine.graph.op import OPS
+from runner.engine.graph import OPS, Device
 from runner.engine.run.wires import platform_of
 from runner.kernels.contract import plain
 from runner.kernels.gpu import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph import TensorSpec
 from runner.kernels.contract import Operand, plain
 from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.gpu.runtime import DeviceMemory, Runtime, StreamCall, launch

@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine.graph import ops
-from runner.engine.graph.device import DeviceName
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph import DeviceName, Graph, NetworkBuilder, Outputs, ops
 from runner.fields import Field
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.base import Workload

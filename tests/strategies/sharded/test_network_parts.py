@@ -7,10 +7,7 @@ from itertools import product
 import pytest
 
 from runner import nn
-from runner.engine.graph import ops
-from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.graph.node import Node
-from runner.engine.graph.op import OPS
+from runner.engine.graph import OPS, NetworkBuilder, NetworkFunction, Node, Outputs, ops
 from runner.errors import ConfigError
 from runner.optimizers.sgd import Sgd
 from runner.strategies.hybrid import Hybrid

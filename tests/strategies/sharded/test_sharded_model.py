@@ -8,10 +8,7 @@ import pytest
 
 from runner import nn
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import DeviceName
-from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.node import LayerStamp
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import DeviceName, LayerStamp, NetworkBuilder, Outputs, Tensor
 from runner.errors import ConfigError
 from runner.optimizers.adam import Adam
 from runner.optimizers.sgd import Momentum

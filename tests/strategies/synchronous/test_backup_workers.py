@@ -16,9 +16,7 @@ from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.emulation import Emulation, Stragglers
 from runner.engine.compile.program import InputSource, Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster, worker_device
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph, local_cluster, ops, worker_device
 from runner.engine.run.interleaving import VirtualTime
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession

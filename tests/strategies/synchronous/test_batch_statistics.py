@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from runner import nn
-from runner.engine.graph import ops
-from runner.engine.graph.network import NetworkBuilder, Outputs
+from runner.engine.graph import NetworkBuilder, Outputs, ops
 from runner.optimizers.sgd import Momentum, Sgd
 from runner.strategies.collectives import COMBINES
 from runner.strategies.replica import shares

@@ -7,11 +7,7 @@ from hypothesis import strategies as st
 
 from runner import nn
 from runner.engine.compile.program import Program
-from runner.engine.graph import ops
-from runner.engine.graph.device import server_task
-from runner.engine.graph.initializers import Normal
-from runner.engine.graph.network import NetworkBuilder, Outputs
-from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph import NetworkBuilder, Normal, Outputs, TensorSpec, ops, server_task
 from runner.errors import ConfigError
 from runner.optimizers.adam import Adagrad, Adam
 from runner.optimizers.base import Optimizer

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, fresh_name, rewired
+from runner.engine.graph import Graph, Node, Tensor, TensorSpec
 from runner.engine.graph import op as op_table
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
+from runner.engine.graph.tensor import FLOATS
 from runner.kernels.contract import Buffers, Operand, plain
 from runner.kernels.memory import allocate
 from runner.kernels.registry import Registry

@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, merged, rewired
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Node, Tensor
 from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step
 
 MAX_STEPS = 64

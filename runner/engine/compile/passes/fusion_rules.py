@@ -7,10 +7,7 @@ from collections.abc import Sequence
 
 from runner.engine.compile.passes.matching import Accept, Match, Rule, rewrite
 from runner.engine.compile.passes.rewriting import Rewrite, Roots
-from runner.engine.graph.device import DeviceName
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import TensorSpec
+from runner.engine.graph import DeviceName, Graph, Node, TensorSpec
 from runner.kernels.contract import KernelError
 from runner.kernels.registry import Registry
 

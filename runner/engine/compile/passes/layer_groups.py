@@ -8,8 +8,7 @@ activations and weight gradients. So the forward and the backward pass stay toge
 
 from collections.abc import Mapping
 
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
+from runner.engine.graph import Graph, Node
 
 
 def home_layers(graph: Graph) -> dict[str, str]:

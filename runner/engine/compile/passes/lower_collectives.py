@@ -14,9 +14,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from runner.engine.compile.passes.rewriting import Rewrite, Roots, sorted_by_need
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.op import ShapeError
+from runner.engine.graph import Graph, Node, ShapeError
 
 WHOLE, LOWERED = "all_reduce", "collective_sum"
 

@@ -30,11 +30,8 @@ from functools import cache
 from typing import Any
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, followed, fresh_name, origin_of, rewired
+from runner.engine.graph import Graph, Node, ShapeError, Tensor, TensorSpec
 from runner.engine.graph import op as op_table
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor, TensorSpec
 
 ANY = "_"
 COMMUTATIVE = frozenset({"add", "mul"})

@@ -23,7 +23,7 @@ from runner.engine.compile.passes.matching import rewrite
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, followed
 from runner.engine.compile.passes.simplification import merge_common_subexpressions, remove_dead_code, remove_identities
 from runner.engine.compile.passes.transfers import compress_transfers
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph
 from runner.kernels.registry import Registry
 
 Observer = Callable[[str, Graph], None]

@@ -10,10 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from runner.engine.compile.passes.rewriting import ALIASES, fresh_name, rewired, sorted_by_need
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Node, ShapeError, Tensor
 
 UPDATES = frozenset({"elementwise", "matmul_elementwise", "put_rows"})
 """Ops of updates that can compute in the memory of a variable."""

@@ -17,10 +17,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from runner.engine.compile.passes.rewriting import ALIASES, Moved, fresh_name, rewired, viewed
+from runner.engine.graph import Graph, Node, Tensor
 from runner.engine.graph import op as op_table
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
 
 
 def recompute_activations(graph: Graph, fetches: Collection[Tensor]) -> Graph:

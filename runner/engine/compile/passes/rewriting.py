@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import Graph, LayerStamp, Node, Tensor, TensorSpec
 
 Moved = dict[Tensor, Tensor]
 """Old tensor -> new tensor, for the tensors that a rewrite replaces by other tensors."""

@@ -8,11 +8,8 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, colocated_within, needed_part, rewired
+from runner.engine.graph import Graph, Node, ShapeError, Tensor
 from runner.engine.graph import op as op_table
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor
 
 Source = Callable[[Graph, Node], Tensor | None]
 """A function that returns another tensor that equals a node's output; None if there is none."""

@@ -5,11 +5,8 @@ devices becomes the transfer of an empty tensor. Constants are not sent but dupl
 """
 
 from runner.engine.compile.passes.rewriting import Rewrite, Roots, rewired
-from runner.engine.graph import ops
+from runner.engine.graph import Graph, Node, Tensor, ops
 from runner.engine.graph.device import device_slug
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
 
 TRANSFERS = frozenset({"send", "recv"})
 """Ops that pass tensors from one device to another."""

@@ -18,10 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots
+from runner.engine.graph import Graph, LayerStamp, Node, Tensor
 from runner.engine.graph import op as op_table
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.verify import verify
 from tests.oracles import evaluate
 

@@ -10,12 +10,7 @@ from runner.engine.compile.passes.lower_collectives import gathered, lower_colle
 from runner.engine.compile.passes.rewriting import Rewrite, Roots
 from runner.engine.compile.passes.simplification import remove_dead_code
 from runner.engine.compile.program import Signature
-from runner.engine.graph import ops
-from runner.engine.graph.device import Cluster, Gpus, local_cluster
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Cluster, Gpus, Graph, Node, ShapeError, Tensor, local_cluster, ops
 from runner.engine.graph.verify import verify
 from runner.strategies.sync_data import SyncData
 from tests.engine.compile.passes.graph_text import DEVICES, Case, Text, check

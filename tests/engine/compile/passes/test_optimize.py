@@ -14,11 +14,7 @@ from runner.engine.compile.passes.matching import rewrite
 from runner.engine.compile.passes.optimize import Pass, default_passes, optimize
 from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.compile.program_plans import ProgramPlans
-from runner.engine.graph import ops
-from runner.engine.graph.device import local_cluster
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Node, Tensor, local_cluster, ops
 from runner.engine.graph.verify import verify
 from runner.engine.run.kernel_table import load_kernels
 from runner.fields import labelled

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from runner.engine.compile.passes.optimize import default_passes, optimize
 from runner.engine.compile.passes.order_writes import order_writes
 from runner.engine.compile.passes.rewriting import ALIASES, Rewrite, Roots
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, ShapeError, Tensor
 from runner.engine.graph.verify import verify
 from runner.engine.run.kernel_table import load_kernels
 from tests.engine.compile.passes.graph_text import Case, Text, assert_same_bits, assigned_values, check, roots_of

@@ -8,12 +8,8 @@ import pytest
 from runner import nn
 from runner.engine.compile.compile import Compiled
 from runner.engine.compile.passes.recomputation import recompute_activations
-from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.graph import Graph
+from runner.engine.graph import Graph, LayerStamp, Node, Tensor, gradients, ops
 from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
-from runner.engine.graph.node import LayerStamp, Node
-from runner.engine.graph.tensor import Tensor
 from runner.engine.graph.verify import verify
 from runner.optimizers.sgd import Momentum
 from runner.strategies.base import Strategy

@@ -9,9 +9,7 @@ from runner.engine.compile.passes.simplification import (
     remove_dead_code,
     remove_identities,
 )
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.op import ShapeError
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, ShapeError, Tensor
 from runner.engine.graph.verify import verify
 from runner.kernels.registry import Registry
 from tests.engine.compile.passes.graph_text import THERE, Array, Case, Text, check

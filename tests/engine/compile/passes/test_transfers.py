@@ -10,10 +10,8 @@ from runner.engine.compile.passes.transfers import compress_transfers, insert_tr
 from runner.engine.compile.placement import place
 from runner.engine.compile.program import Client
 from runner.engine.compile.schedule import schedule, split
-from runner.engine.graph.device import device_slug, local_cluster
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import Graph, Node, Tensor, local_cluster
+from runner.engine.graph.device import device_slug
 from runner.engine.graph.verify import verify
 from runner.kernels.registry import Registry
 from tests.engine.compile.passes.graph_text import DEVICES, HERE, Case, Text, check

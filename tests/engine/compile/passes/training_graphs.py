@@ -8,12 +8,7 @@ import numpy as np
 from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.compile.passes.simplification import prune
 from runner.engine.compile.placement import place
-from runner.engine.graph.device import local_cluster
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.initializers import Constant
-from runner.engine.graph.network import NetworkFunction
-from runner.engine.graph.tensor import Tensor
-from runner.engine.graph.variables import Variable, Variables
+from runner.engine.graph import Constant, Graph, NetworkFunction, Tensor, Variable, Variables, local_cluster
 from runner.fields import labelled
 from runner.models.cifar_convnet import CifarConvNet
 from runner.models.lenet import LeNet

@@ -7,11 +7,8 @@ default of ``dtype`` is the dtype of the first input.
 import ast
 from collections.abc import Sequence
 
+from runner.engine.graph import Graph, Node, Tensor, ops
 from runner.engine.graph import op as op_table
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.node import Node
-from runner.engine.graph.tensor import Tensor
 from tests.engine.compile.passes.graph_text import DEFAULTS
 from tests.oracles import evaluate
 from tests.samples import Array

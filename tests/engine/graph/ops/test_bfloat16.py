@@ -5,10 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor, TensorSpec, state_dtype
+from runner.engine.graph import Graph, Tensor, TensorSpec, gradients, ops, state_dtype
 from runner.kernels.registry import Registry
 from tests.engine.compile.passes.graph_text import Text
 from tests.engine.graph.ops.calls import built, with_decomposition

@@ -9,10 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import BroadcastableShapes, mutually_broadcastable_shapes
 
-from runner.engine.graph import ops
-from runner.engine.graph.autodiff import gradients
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.tensor import Tensor, TensorSpec
+from runner.engine.graph import Graph, Tensor, TensorSpec, gradients, ops
 from tests.engine.compile.passes.graph_text import Text
 from tests.op_cases import all_cases
 from tests.oracles import assert_gradients, evaluate

@@ -6,10 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from runner.engine.graph import ops
-from runner.engine.graph.graph import Graph
-from runner.engine.graph.op import OPS, ShapeError
-from runner.engine.graph.tensor import Tensor
+from runner.engine.graph import OPS, Graph, ShapeError, Tensor, ops
 from tests.engine.graph.ops.calls import built
 from tests.oracles import evaluate
 

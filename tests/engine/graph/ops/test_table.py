@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from runner.engine.compile.cost import DISPATCH_S, node_cost, node_seconds
-from runner.engine.graph import ops
-from runner.engine.graph.device import Device
-from runner.engine.graph.op import OPS, ByDecomposition, Cost, NotDifferentiable
+from runner.engine.graph import OPS, Device, ops
+from runner.engine.graph.op import ByDecomposition, Cost, NotDifferentiable
 from runner.engine.graph.ops.common import MADE_BY_PASSES
 from runner.engine.run.kernel_table import load_kernels
 from tests.engine.graph.ops.calls import built, with_decomposition
