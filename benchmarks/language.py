@@ -29,9 +29,9 @@ from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import scalar
 from runner.fields import BEGINS, Field
 from runner.models import Lstm
-from runner.optimizers.sgd import Sgd
+from runner.optimizers import Sgd
+from runner.strategies import Single
 from runner.strategies.base import Workload
-from runner.strategies.single import Single
 from runner.system.machine import usable_cores
 from runner.tasks.language import Language
 

@@ -11,7 +11,7 @@ from benchmarks.description import describe
 from benchmarks.problem import Layer, Problem
 from runner.engine.graph import Graph, NetworkBuilder, Variables, ops
 from runner.errors import ConfigError
-from runner.optimizers.sgd import Momentum
+from runner.optimizers import Momentum
 from runner.strategies.base import Workload
 
 _SEED = 0

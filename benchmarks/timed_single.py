@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from benchmarks.protocol import PHASES
 from runner.engine.compile.program import Program
 from runner.engine.graph import Graph, worker_task
+from runner.strategies import Single
 from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.replica import Replica
-from runner.strategies.single import Single
 
 CLIENTS: Mapping[str, str] = dict(zip(PHASES, ("forward", "gradients", "train"), strict=True))
 """Phase -> its client. All three clients fetch only the loss."""

@@ -17,12 +17,8 @@ from runner.models import LeNet, Mlp, ResNetCifar
 from runner.models.base import Model
 from runner.optimizers import OPTIMIZERS, Adam, Lbfgs, Momentum, Optimizer
 from runner.optimizers.base import NewValues, Rule, State
-from runner.strategies.async_data import AsyncData
-from runner.strategies.base import Strategy, Workload
-from runner.strategies.hybrid import Hybrid
-from runner.strategies.model import ModelParallel
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Single, Strategy, SyncData
+from runner.strategies.base import Workload
 from runner.testing import check_equal, check_equals_single, check_finite_state, check_gradients
 from tests.plugin_tables import restored_tables
 from tests.strategies.networks import batch_normalised

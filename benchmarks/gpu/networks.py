@@ -12,7 +12,7 @@ from runner.engine.graph import state_dtype
 from runner.fields import labelled
 from runner.models import MODELS
 from runner.models.base import Model
-from runner.optimizers.sgd import Momentum
+from runner.optimizers import Momentum
 from runner.strategies.base import Workload
 from runner.tasks.classification import classifier
 

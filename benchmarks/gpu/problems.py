@@ -11,7 +11,7 @@ from benchmarks.problem import Problem
 from runner.engine.graph import local_cluster
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
-from runner.strategies.single import Single
+from runner.strategies import Single
 
 
 def prepare(case: Case, folder: Path) -> Problem:

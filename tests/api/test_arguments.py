@@ -10,7 +10,7 @@ import runner
 from runner.api.arguments import arguments
 from runner.config.hydra_app import compose
 from runner.models import Mlp
-from runner.strategies.sync_data import SyncData
+from runner.strategies import SyncData
 from tests.api.session_classes import Recorder, SmallNet
 
 

@@ -22,10 +22,8 @@ from runner.fields import Field
 from runner.models.mlp import Mlp
 from runner.optimizers import Adam, Momentum, Optimizer, Sgd
 from runner.plugin import install
-from runner.strategies import STRATEGIES
+from runner.strategies import STRATEGIES, Single, SyncData
 from runner.strategies.replica import shares
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
 from runner.tasks.regression import Regression
 from runner.testing import check_equals_single, check_finite_state, check_gradients
 from tests.integration.command import succeed, summary_of

@@ -23,9 +23,9 @@ from runner.models.alexnet import AlexNet
 from runner.models.base import Model
 from runner.models.lenet import LeNet
 from runner.models.resnet_cifar import ResNetCifar
-from runner.optimizers.sgd import Momentum
+from runner.optimizers import Momentum
+from runner.strategies import Single
 from runner.strategies.base import Workload
-from runner.strategies.single import Single
 from runner.tasks.classification import classifier
 from tests.gpu.gpus import Gpu
 from tests.strategies.networks import CLASSES, TEST_BATCH, Examples

@@ -18,10 +18,9 @@ from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.platform import Work
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
-from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Strategy, Workload
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
+from runner.optimizers import Momentum
+from runner.strategies import Single, Strategy, SyncData
+from runner.strategies.base import Workload
 from runner.tasks.classification import classifier
 from tests.gpu.gpus import Counted, Gpu, on_gpu
 from tests.kernels.gpu.fake_nccl import with_nccl

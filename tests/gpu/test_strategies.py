@@ -14,17 +14,9 @@ import pytest
 
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
-from runner.optimizers.adam import Adam
-from runner.optimizers.base import Optimizer
-from runner.optimizers.lbfgs import Lbfgs
-from runner.optimizers.sgd import Momentum
-from runner.strategies.async_data import AsyncData
-from runner.strategies.base import Strategy, Workload
-from runner.strategies.hybrid import Hybrid
-from runner.strategies.model import ModelParallel
-from runner.strategies.sandblaster import Sandblaster
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
+from runner.optimizers import Adam, Lbfgs, Momentum, Optimizer
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, Strategy, SyncData
+from runner.strategies.base import Workload
 from tests.gpu.gpus import Gpu, on_gpu
 from tests.strategies.networks import NETWORKS, hybrid, workload_of
 from tests.strategies.training import (

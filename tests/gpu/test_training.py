@@ -20,10 +20,9 @@ from runner.engine.run.step_driver import bind
 from runner.fields import labelled
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
-from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Strategy, Workload
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
+from runner.optimizers import Momentum
+from runner.strategies import Single, Strategy, SyncData
+from runner.strategies.base import Workload
 from runner.tasks.classification import classifier
 from tests.gpu.gpus import Gpu, on_gpu
 

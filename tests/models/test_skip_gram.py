@@ -12,12 +12,9 @@ from runner.errors import ConfigError
 from runner.fields import Field
 from runner.kernels import philox
 from runner.models import Mlp, SkipGram
-from runner.optimizers.adam import Adagrad
-from runner.optimizers.base import Optimizer
-from runner.optimizers.sgd import Sgd
+from runner.optimizers import Adagrad, Optimizer, Sgd
+from runner.strategies import Single, SyncData
 from runner.strategies.base import Workload
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
 from runner.tasks.embeddings import Embeddings, _Noise
 from tests.oracles import evaluate
 from tests.strategies.networks import TEST_BATCH, Source

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from runner.engine.graph import Graph, ShapeError, ops
 from runner.errors import ConfigError
-from runner.optimizers import OPTIMIZERS, Adam, Lbfgs, Momentum, Sgd
-from runner.optimizers.base import Optimizer, clip_factor, global_norm, shortened
+from runner.optimizers import OPTIMIZERS, Adam, Lbfgs, Momentum, Optimizer, Sgd
+from runner.optimizers.base import clip_factor, global_norm, shortened
 from tests.optimizers.support import RATES, START, Trainer, gradient_steps
 from tests.oracles import evaluate
 

@@ -19,8 +19,7 @@ from runner.optimizers import Sgd
 from runner.plugin import Plugin, changed_plugins, install, pinned_references, plugin_notes, provenance
 from runner.plugin.installing import PLUGINS
 from runner.plugin.loading import locate
-from runner.strategies import STRATEGIES
-from runner.strategies.base import Strategy
+from runner.strategies import STRATEGIES, Strategy
 from runner.tasks.base import Loss, Metric
 from tests.plugin_tables import EXAMPLES
 from tests.small_runs import small_config

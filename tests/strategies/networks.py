@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from runner import nn
 from runner.engine.graph import NetworkBuilder, NetworkFunction, Outputs, Tensor
 from runner.fields import labelled
-from runner.optimizers.base import Optimizer
-from runner.optimizers.sgd import Momentum
+from runner.optimizers import Momentum, Optimizer
 from runner.strategies.base import Workload
 from runner.tasks.classification import classify
 

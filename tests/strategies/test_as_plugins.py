@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from runner.engine.graph.serialize import to_document
-from runner.optimizers.adam import Adam
-from runner.strategies import STRATEGIES
-from runner.strategies.base import Strategy, TrainingFacts
+from runner.optimizers import Adam
+from runner.strategies import STRATEGIES, Strategy
+from runner.strategies.base import TrainingFacts
 from tests.integration.command import Command, summary_of
 from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.test_async_data import VARIANTS

@@ -7,14 +7,9 @@ from hypothesis import strategies as st
 
 from runner.engine.graph import Constant, Graph, NetworkBuilder, Outputs, Tensor, TensorSpec
 from runner.errors import RunnerError
-from runner.optimizers.sgd import Momentum, Sgd
-from runner.strategies.async_data import AsyncData
-from runner.strategies.base import Strategy
-from runner.strategies.hybrid import Hybrid
-from runner.strategies.model import ModelParallel
+from runner.optimizers import Momentum, Sgd
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Single, Strategy, SyncData
 from runner.strategies.replica import ordered_sum, shares
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, Examples, convolved, dense, workload_of
 from tests.strategies.training import (
     Array,

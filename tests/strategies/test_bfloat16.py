@@ -10,11 +10,9 @@ from runner.checkpoint import CheckpointMeta, load, save
 from runner.engine.compile.passes.optimize import default_passes, optimize
 from runner.engine.graph import Graph, NetworkBuilder, Outputs
 from runner.engine.run.kernel_table import load_kernels
-from runner.optimizers.adam import Adam
-from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Strategy, Workload
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
+from runner.optimizers import Adam, Momentum
+from runner.strategies import Single, Strategy, SyncData
+from runner.strategies.base import Workload
 from runner.tasks.classification import classify
 from tests.engine.compile.passes.graph_text import counts
 from tests.engine.compile.passes.training_graphs import training_step

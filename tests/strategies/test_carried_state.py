@@ -10,15 +10,9 @@ from numpy.typing import NDArray
 from runner.errors import ConfigError
 from runner.fields import BEGINS, Field
 from runner.models import Lstm
-from runner.optimizers.lbfgs import Lbfgs
-from runner.optimizers.sgd import Momentum
-from runner.strategies.async_data import AsyncData
-from runner.strategies.base import Strategy, Workload
-from runner.strategies.hybrid import Hybrid
-from runner.strategies.model import ModelParallel
-from runner.strategies.sandblaster import Sandblaster
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
+from runner.optimizers import Lbfgs, Momentum
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, Strategy, SyncData
+from runner.strategies.base import Workload
 from runner.tasks.language import Language
 from tests.strategies.networks import Source
 from tests.strategies.training import Placed, begun, difference, expect_like_single, expect_same_bits, outcome, rate_of

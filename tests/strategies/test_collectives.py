@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from runner.engine.graph import Graph, Tensor, local_cluster, ops, worker_device
 from runner.kernels.registry import Registry
-from runner.optimizers.sgd import Momentum
+from runner.optimizers import Momentum
+from runner.strategies import SyncData
 from runner.strategies.base import Workload
 from runner.strategies.collectives import (
     COMBINES,
@@ -26,7 +27,6 @@ from runner.strategies.collectives import (
     sharded_reduce,
 )
 from runner.strategies.replica import shares
-from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
 from tests.all_pairs import all_pairs
 from tests.engine.running import client, session

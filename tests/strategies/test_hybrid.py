@@ -12,15 +12,11 @@ from runner.engine.graph import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.run.session import scalar
 from runner.errors import ConfigError
 from runner.models import CifarConvNet, LeNet
-from runner.optimizers.adam import Adam
-from runner.optimizers.base import Optimizer
-from runner.optimizers.sgd import Momentum, Sgd
+from runner.optimizers import Adam, Momentum, Optimizer, Sgd
+from runner.strategies import Hybrid, Single, SyncData
 from runner.strategies.base import Workload
-from runner.strategies.hybrid import Hybrid
 from runner.strategies.replica import shares
 from runner.strategies.sharded.network_parts import dense_passes
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
 from runner.tasks.classification import classifier, classify
 from tests.all_pairs import all_pairs, slow_beyond
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, Chosen, dense, hybrid, workload_of

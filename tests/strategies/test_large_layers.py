@@ -19,10 +19,9 @@ from runner.kernels.cpu.loading import register_onednn
 from runner.kernels.cpu.machine_code import classification, compiler, elementwise, sums
 from runner.kernels.registry import Registry
 from runner.models.lenet import LeNet
-from runner.optimizers.sgd import Momentum
+from runner.optimizers import Momentum
+from runner.strategies import Single, SyncData
 from runner.strategies.base import Workload
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
 from runner.tasks.classification import classify
 from tests.strategies.networks import CLASSES, Batch, workload_of
 from tests.strategies.training import begun, expect_same_run, opened, trained

@@ -13,14 +13,11 @@ from runner.engine.compile.passes.layer_groups import home_layers
 from runner.engine.compile.program import Program
 from runner.engine.graph import Graph, worker_device
 from runner.errors import ConfigError
-from runner.optimizers.adam import Adam
-from runner.optimizers.base import Optimizer
-from runner.optimizers.sgd import Momentum, Sgd
+from runner.optimizers import Adam, Momentum, Optimizer, Sgd
+from runner.strategies import ModelParallel, Single
 from runner.strategies.base import Workload
 from runner.strategies.microbatches import in_stale_parts
-from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
-from runner.strategies.single import Single
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import BATCH, NETWORKS, Chosen, Examples, dense, workload_of
 from tests.strategies.test_base import loss_and_gradients

@@ -12,15 +12,9 @@ from runner import nn
 from runner.engine.graph import Constant, Expr, NetworkBuilder, NetworkFunction, Outputs, Tensor, apply, ops
 from runner.errors import ConfigError
 from runner.fields import Field
-from runner.optimizers.lbfgs import Lbfgs
-from runner.optimizers.sgd import Momentum
-from runner.strategies.async_data import AsyncData
+from runner.optimizers import Lbfgs, Momentum
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, SyncData
 from runner.strategies.base import Workload
-from runner.strategies.hybrid import Hybrid
-from runner.strategies.model import ModelParallel
-from runner.strategies.sandblaster import Sandblaster
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
 from runner.tasks.classification import classify
 from runner.tasks.regression import regress
 from tests.strategies.networks import TEST_BATCH, Batch, Source

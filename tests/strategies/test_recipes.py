@@ -10,13 +10,9 @@ from runner.engine.graph import Tensor
 from runner.engine.run.session import scalar
 from runner.optimizers import Adam, Momentum, Optimizer, RmsProp
 from runner.optimizers.averages import WeightsAverage, average_of
-from runner.strategies.async_data import AsyncData
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Single, SyncData
 from runner.strategies.base import Workload
 from runner.strategies.downpour.pushed_server import Staleness
-from runner.strategies.hybrid import Hybrid
-from runner.strategies.model import ModelParallel
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
 from tests.strategies.networks import hybrid, workload_of
 from tests.strategies.training import Placed, begun, difference, expect_like_single, expect_same_bits, outcome
 

@@ -11,17 +11,10 @@ from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
-from runner.optimizers.base import Optimizer
-from runner.optimizers.lbfgs import Lbfgs
-from runner.optimizers.sgd import Momentum
-from runner.strategies.async_data import AsyncData
-from runner.strategies.base import Strategy, Workload
-from runner.strategies.hybrid import Hybrid
+from runner.optimizers import Lbfgs, Momentum, Optimizer
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, Strategy, SyncData
+from runner.strategies.base import Workload
 from runner.strategies.layer_names import require_selected
-from runner.strategies.model import ModelParallel
-from runner.strategies.sandblaster import Sandblaster
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
 from runner.tasks.classification import classify
 from runner.training.build import build
 from tests.strategies.networks import CLASSES, Batch, workload_of

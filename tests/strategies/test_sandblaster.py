@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 
 from runner.engine.run.interleaving import Interleaving, VirtualTime
 from runner.errors import ConfigError
-from runner.optimizers.lbfgs import History, Lbfgs, X, iterate
-from runner.optimizers.sgd import Sgd
-from runner.strategies.base import Strategy, Workload
+from runner.optimizers import Lbfgs, Sgd
+from runner.optimizers.lbfgs import History, X, iterate
+from runner.strategies import Sandblaster, Single, Strategy, SyncData
+from runner.strategies.base import Workload
 from runner.strategies.lbfgs.dispatcher import Portions
 from runner.strategies.lbfgs.vectors import PRODUCTS
-from runner.strategies.sandblaster import Sandblaster
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
 from tests.all_pairs import all_pairs
 from tests.optimizers.minimising import NumpyMachine, Vector
 from tests.strategies.networks import NETWORKS, Examples, dense, workload_of

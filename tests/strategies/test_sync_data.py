@@ -9,10 +9,10 @@ import pytest
 from runner.engine.graph import Graph, worker_device
 from runner.errors import ConfigError
 from runner.models.lenet import LeNet
-from runner.optimizers.adam import Adam
+from runner.optimizers import Adam
+from runner.strategies import SyncData
 from runner.strategies.collectives import COMBINES, in_buckets
 from runner.strategies.replica import shares
-from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
 from runner.tasks.classification import classifier
 from tests.all_pairs import all_pairs

@@ -13,18 +13,11 @@ from runner.engine.graph import Expr, NetworkBuilder, NetworkFunction, Outputs, 
 from runner.engine.run.kernel_table import load_kernels
 from runner.fields import BEGINS, Field
 from runner.models import Lstm
-from runner.optimizers.adam import Adagrad, Adam, RmsProp
+from runner.optimizers import Adagrad, Adam, HeavyBall, Lbfgs, Momentum, Optimizer, RmsProp, Sgd
 from runner.optimizers.averages import WeightsAverage
-from runner.optimizers.base import Optimizer, Rule
-from runner.optimizers.lbfgs import Lbfgs
-from runner.optimizers.sgd import HeavyBall, Momentum, Sgd
-from runner.strategies.async_data import AsyncData
+from runner.optimizers.base import Rule
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, SyncData
 from runner.strategies.base import TrainingFacts, Workload
-from runner.strategies.hybrid import Hybrid
-from runner.strategies.model import ModelParallel
-from runner.strategies.sandblaster import Sandblaster
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
 from runner.tasks.language import Language
 from runner.tasks.regression import regress
 from tests.strategies.networks import TEST_BATCH, Batch, Source

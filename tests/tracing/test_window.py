@@ -10,9 +10,8 @@ import pytest
 from runner.engine.run.local_session import LocalSession
 from runner.errors import ClusterError, ResourceError
 from runner.kernels.registry import Registry
-from runner.optimizers.lbfgs import Lbfgs
-from runner.optimizers.sgd import Sgd
-from runner.strategies.single import Single
+from runner.optimizers import Lbfgs, Sgd
+from runner.strategies import Single
 from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
 from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import Trainer, opened

@@ -18,7 +18,7 @@ from runner.engine.simulate.costs import instruction_seconds, op_seconds
 from runner.engine.simulate.hardware import DeviceKind
 from runner.engine.simulate.memory import peak_tensors
 from runner.errors import ConfigError, ResourceError
-from runner.strategies.async_data import AsyncData
+from runner.strategies import AsyncData
 from runner.tracing.parts import PARTS, device_parts
 from runner.training import simulation
 from runner.training.simulation import Simulated, hardware_of, session_of, simulate

@@ -20,8 +20,8 @@ from runner.engine.graph import Graph, Tensor, TensorSpec, local_cluster, ops
 from runner.errors import RunnerError
 from runner.kernels.contract import Layout, plain
 from runner.kernels.registry import Registry
-from runner.optimizers.sgd import Momentum
-from runner.strategies.sync_data import SyncData
+from runner.optimizers import Momentum
+from runner.strategies import SyncData
 from tests.engine.compile.passes.graph_text import Text
 from tests.engine.compile.played_memory import play
 from tests.engine.graph.random_graphs import Sample, samples

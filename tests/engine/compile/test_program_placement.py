@@ -18,10 +18,9 @@ from runner.engine.graph import Graph, NetworkBuilder, Node, Outputs, TensorSpec
 from runner.engine.graph.device import Cluster, Device, DeviceName, local_cluster, worker_device
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
-from runner.optimizers.sgd import Sgd
+from runner.optimizers import Sgd
+from runner.strategies import ModelParallel, Single
 from runner.strategies.base import Workload
-from runner.strategies.model import ModelParallel
-from runner.strategies.single import Single
 from runner.tasks.classification import classify
 from tests.engine.compile.passes.graph_text import Text
 from tests.engine.graph.random_graphs import Sample, samples

@@ -21,9 +21,9 @@ from runner.engine.compile.transfer_times import Transfer, transfers
 from runner.engine.graph import Graph, LayerStamp, NetworkBuilder, Node, Outputs, Tensor, ops
 from runner.engine.graph.device import Cluster, Device, local_cluster, worker_device
 from runner.kernels.registry import Registry
-from runner.optimizers.sgd import Momentum
+from runner.optimizers import Momentum
+from runner.strategies import SyncData
 from runner.strategies.base import Workload
-from runner.strategies.sync_data import SyncData
 from runner.tasks.classification import classify
 from tests.engine.graph.random_graphs import Sample, samples
 from tests.strategies.networks import NETWORKS, Batch, workload_of

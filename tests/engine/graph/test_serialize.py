@@ -14,8 +14,8 @@ from runner.engine.graph import Graph, local_cluster
 from runner.engine.graph.serialize import from_document, to_document
 from runner.engine.graph.verify import VerificationError, verify
 from runner.kernels.registry import Registry
-from runner.optimizers.sgd import Momentum
-from runner.strategies.sync_data import SyncData
+from runner.optimizers import Momentum
+from runner.strategies import SyncData
 from tests import op_cases
 from tests.engine.compile.passes.graph_text import Text
 from tests.engine.compile.plain_data import EXTREMES, mutated, places, put, values

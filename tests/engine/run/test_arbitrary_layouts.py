@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from runner.engine.graph import Graph, Tensor, local_cluster, ops
 from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
-from runner.optimizers.sgd import Momentum
-from runner.strategies.sync_data import SyncData
+from runner.optimizers import Momentum
+from runner.strategies import SyncData
 from tests.engine.graph.random_graphs import Sample, TrainingSample, samples, training_samples
 from tests.engine.run.fake_kernels import random_registry, reference_registry
 from tests.engine.running import Bench, client, run_once, session

@@ -12,8 +12,7 @@ from runner.engine.graph import Tensor, local_cluster
 from runner.engine.run.inputs import SharedReading
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import RunnerError
-from runner.strategies.model import ModelParallel
-from runner.strategies.single import Single
+from runner.strategies import ModelParallel, Single
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.strategies.networks import BATCH, TEST_BATCH, Examples, workload_of

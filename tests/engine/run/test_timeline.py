@@ -14,8 +14,8 @@ from runner.engine.run.recording import COMPUTE, DELAY, WAIT, PlanRun, RawSpan, 
 from runner.engine.run.timeline import RecordedPlan, Timeline, spans_of
 from runner.errors import ResourceError, RunnerError, SecurityError
 from runner.kernels.registry import Registry
-from runner.optimizers.sgd import Momentum
-from runner.strategies.sync_data import SyncData
+from runner.optimizers import Momentum
+from runner.strategies import SyncData
 from tests.engine.run.launched_programs import expect_matching_transfers
 from tests.engine.running import Bench
 from tests.strategies.networks import NETWORKS, workload_of

@@ -11,7 +11,7 @@ import pytest
 
 from runner.errors import ConfigError
 from runner.optimizers import Momentum, Sgd
-from runner.strategies.async_data import AsyncData
+from runner.strategies import AsyncData
 from runner.strategies.base import Workload
 from runner.strategies.downpour.pushed_server import Staleness
 from tests.strategies.networks import workload_of

@@ -12,11 +12,10 @@ import pytest
 from runner import nn
 from runner.engine.graph import DeviceName, Graph, NetworkBuilder, Outputs, ops
 from runner.fields import Field
-from runner.optimizers.sgd import Momentum, Sgd
+from runner.optimizers import Momentum, Sgd
+from runner.strategies import Hybrid, Single
 from runner.strategies.base import Workload
-from runner.strategies.hybrid import Hybrid
 from runner.strategies.replica import shares
-from runner.strategies.single import Single
 from runner.tasks.classification import classify
 from runner.tasks.regression import regress
 from tests.all_pairs import all_pairs

@@ -9,8 +9,8 @@ import pytest
 from runner import nn
 from runner.engine.graph import OPS, NetworkBuilder, NetworkFunction, Node, Outputs, ops
 from runner.errors import ConfigError
-from runner.optimizers.sgd import Sgd
-from runner.strategies.hybrid import Hybrid
+from runner.optimizers import Sgd
+from runner.strategies import Hybrid
 from runner.strategies.layer_names import shard_name, shard_of
 from runner.strategies.replica import shares
 from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint

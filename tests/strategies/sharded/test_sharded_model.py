@@ -10,10 +10,9 @@ from runner import nn
 from runner.engine.compile.program import Program
 from runner.engine.graph import DeviceName, LayerStamp, NetworkBuilder, Outputs, Tensor
 from runner.errors import ConfigError
-from runner.optimizers.adam import Adam
-from runner.optimizers.sgd import Momentum
+from runner.optimizers import Adam, Momentum
+from runner.strategies import ModelParallel
 from runner.strategies.base import Workload
-from runner.strategies.model import ModelParallel
 from runner.strategies.replica import shares
 from runner.tasks.classification import classify
 from tests.all_pairs import all_pairs

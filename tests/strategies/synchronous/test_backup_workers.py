@@ -22,12 +22,12 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import scalar
 from runner.errors import ConfigError, RunnerError
-from runner.optimizers.sgd import Momentum
+from runner.optimizers import Momentum
 from runner.records.summary import joining_facts
+from runner.strategies import SyncData
 from runner.strategies.base import Workload
 from runner.strategies.clients import program
 from runner.strategies.replica import Replica, ordered_sum, shares, summed
-from runner.strategies.sync_data import SyncData
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import EXAMPLE_SHAPE, TEST_BATCH, Examples, workload_of
 from tests.strategies.training import Run, Trainer, Weights, begun, expect_same_bits, expect_same_run, rate_of

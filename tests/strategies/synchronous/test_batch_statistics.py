@@ -7,10 +7,10 @@ import pytest
 
 from runner import nn
 from runner.engine.graph import NetworkBuilder, Outputs, ops
-from runner.optimizers.sgd import Momentum, Sgd
+from runner.optimizers import Momentum, Sgd
+from runner.strategies import SyncData
 from runner.strategies.collectives import COMBINES
 from runner.strategies.replica import shares
-from runner.strategies.sync_data import SyncData
 from runner.strategies.synchronous.batch_statistics import STATISTICS
 from runner.tasks.classification import classify
 from tests.strategies.networks import BATCH, CLASSES, Batch, Examples, batch_normalised, convolved, workload_of

@@ -9,11 +9,9 @@ from runner import nn
 from runner.engine.compile.program import Program
 from runner.engine.graph import NetworkBuilder, Normal, Outputs, TensorSpec, ops, server_task
 from runner.errors import ConfigError
-from runner.optimizers.adam import Adagrad, Adam
-from runner.optimizers.base import Optimizer
-from runner.optimizers.sgd import Momentum, Sgd
+from runner.optimizers import Adagrad, Adam, Momentum, Optimizer, Sgd
+from runner.strategies import SyncData
 from runner.strategies.servers import shard_by_size
-from runner.strategies.sync_data import SyncData
 from runner.tasks.classification import classify
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, workload_of

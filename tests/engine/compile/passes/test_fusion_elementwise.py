@@ -18,8 +18,7 @@ from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.graph.verify import verify
 from runner.kernels.elementwise import FUNCTIONS
 from runner.kernels.registry import Registry
-from runner.optimizers.adam import Adam
-from runner.optimizers.sgd import Momentum
+from runner.optimizers import Adam, Momentum
 from tests.engine.compile.passes.graph_text import Case, Text, assert_unchanged, check, counts, roots_of
 from tests.engine.compile.passes.training_graphs import NETWORKS, training_step
 from tests.engine.graph.random_graphs import TrainingSample, training_samples

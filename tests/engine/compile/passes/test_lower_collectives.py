@@ -12,7 +12,7 @@ from runner.engine.compile.passes.simplification import remove_dead_code
 from runner.engine.compile.program import Signature
 from runner.engine.graph import Cluster, Gpus, Graph, Node, ShapeError, Tensor, local_cluster, ops
 from runner.engine.graph.verify import verify
-from runner.strategies.sync_data import SyncData
+from runner.strategies import SyncData
 from tests.engine.compile.passes.graph_text import DEVICES, Case, Text, check
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime

@@ -20,12 +20,9 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.fields import labelled
 from runner.kernels.elementwise import FUNCTIONS
 from runner.models.vgg import VggA
-from runner.optimizers.adam import Adam, AdamW
-from runner.optimizers.base import Optimizer
-from runner.optimizers.sgd import HeavyBall, Momentum, Sgd
+from runner.optimizers import Adam, AdamW, HeavyBall, Momentum, Optimizer, Sgd
+from runner.strategies import Single, SyncData
 from runner.strategies.base import Workload
-from runner.strategies.single import Single
-from runner.strategies.sync_data import SyncData
 from runner.tasks.classification import classifier
 from tests.engine.compile.passes.graph_text import (
     Array,

@@ -11,10 +11,8 @@ from runner.engine.compile.passes.recomputation import recompute_activations
 from runner.engine.graph import Graph, LayerStamp, Node, Tensor, gradients, ops
 from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.verify import verify
-from runner.optimizers.sgd import Momentum
-from runner.strategies.base import Strategy
-from runner.strategies.model import ModelParallel
-from runner.strategies.single import Single
+from runner.optimizers import Momentum
+from runner.strategies import ModelParallel, Single, Strategy
 from runner.tasks.classification import classify
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, workload_of
 from tests.strategies.training import Placed, compiled

@@ -12,9 +12,9 @@ from runner.engine.graph import Constant, Graph, NetworkFunction, Tensor, Variab
 from runner.fields import labelled
 from runner.models.cifar_convnet import CifarConvNet
 from runner.models.lenet import LeNet
-from runner.optimizers.base import Optimizer
-from runner.strategies.base import Strategy, Workload
-from runner.strategies.single import Single
+from runner.optimizers import Optimizer
+from runner.strategies import Single, Strategy
+from runner.strategies.base import Workload
 from runner.tasks.classification import classifier
 from tests.engine.compile.passes.graph_text import Array
 
