@@ -30,8 +30,7 @@ from runner.engine.run.session import scalar
 from runner.fields import BEGINS, Field
 from runner.models import Lstm
 from runner.optimizers import Sgd
-from runner.strategies import Single
-from runner.strategies.base import Workload
+from runner.strategies import Single, Workload
 from runner.system.machine import usable_cores
 from runner.tasks.language import Language
 

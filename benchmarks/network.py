@@ -12,7 +12,7 @@ from benchmarks.problem import Layer, Problem
 from runner.engine.graph import Graph, NetworkBuilder, Variables, ops
 from runner.errors import ConfigError
 from runner.optimizers import Momentum
-from runner.strategies.base import Workload
+from runner.strategies import Workload
 
 _SEED = 0
 

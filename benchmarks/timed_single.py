@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from benchmarks.protocol import PHASES
 from runner.engine.compile.program import Program
 from runner.engine.graph import Graph, worker_task
-from runner.strategies import Single
-from runner.strategies.base import Workload
+from runner.strategies import Single, Workload
 from runner.strategies.clients import program
 from runner.strategies.replica import Replica
 

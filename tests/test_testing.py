@@ -13,12 +13,10 @@ from runner.engine.graph import OPS, Expr, NetworkBuilder, Tensor, ops
 from runner.errors import ConfigError
 from runner.kernels.functions import function_kernel
 from runner.kernels.registry import REGISTRY
-from runner.models import LeNet, Mlp, ResNetCifar
-from runner.models.base import Model
+from runner.models import LeNet, Mlp, Model, ResNetCifar
 from runner.optimizers import OPTIMIZERS, Adam, Lbfgs, Momentum, Optimizer
 from runner.optimizers.base import NewValues, Rule, State
-from runner.strategies import AsyncData, Hybrid, ModelParallel, Single, Strategy, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Single, Strategy, SyncData, Workload
 from runner.testing import check_equal, check_equals_single, check_finite_state, check_gradients
 from tests.plugin_tables import restored_tables
 from tests.strategies.networks import batch_normalised

@@ -10,10 +10,9 @@ from benchmarks.cases import CASES, Case
 from benchmarks.environments import ROOT
 from runner.engine.graph import state_dtype
 from runner.fields import labelled
-from runner.models import MODELS
-from runner.models.base import Model
+from runner.models import MODELS, Model
 from runner.optimizers import Momentum
-from runner.strategies.base import Workload
+from runner.strategies import Workload
 from runner.tasks.classification import classifier
 
 PRECISIONS = ("float32", "tf32", "bfloat16")

@@ -19,7 +19,7 @@ from benchmarks.problem import Problem, load_problem
 from benchmarks.protocol import Run, serve
 from benchmarks.timed_single import CLIENTS
 from runner.engine.run.session import scalar
-from runner.strategies.base import Workload
+from runner.strategies import Workload
 
 
 class OursOnGpu:

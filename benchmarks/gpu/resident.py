@@ -5,7 +5,7 @@ from dataclasses import replace
 from benchmarks.timed_single import timed_program
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph import Graph, Tensor, ops, worker_task
-from runner.strategies.base import Workload
+from runner.strategies import Workload
 from runner.strategies.replica import Replica, Share, placeholders
 
 LOAD = "load"

@@ -11,6 +11,7 @@ Read in this order:
 
 from runner.strategies.async_data import AsyncData
 from runner.strategies.base import Strategy
+from runner.strategies.base import Workload as Workload
 from runner.strategies.hybrid import Hybrid
 from runner.strategies.model import ModelParallel
 from runner.strategies.sandblaster import Sandblaster

@@ -12,7 +12,7 @@ import runner
 from runner.api.runs import Run
 from runner.commands.explain import explain
 from runner.config import hydra_app
-from runner.data.digits import Digits
+from runner.data import Digits
 from runner.tracking import MetricsLog
 from tests.api.session_classes import Recorder
 from tests.fake_training import FakeTraining

@@ -10,7 +10,7 @@ from runner.commands.explanation import Sent, plans_of, sent_text, training_plan
 from runner.config.schema import Config
 from runner.engine.compile.transfer_times import Transfer
 from runner.engine.graph import NetworkBuilder, Tensor
-from runner.models.base import Model
+from runner.models import Model
 from runner.training.build import build
 from runner.training.layers import LayerRow, layer_rows
 from tests.small_runs import small_config

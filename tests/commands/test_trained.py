@@ -15,7 +15,7 @@ from PIL import Image
 from runner.checkpoint import find, load
 from runner.cli import main
 from runner.commands.predict import probability_text
-from runner.data.digits import Digits
+from runner.data import Digits
 from runner.records.summary import Summary
 from runner.training.evaluation import Scores
 from runner.training.run import run

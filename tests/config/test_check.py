@@ -13,7 +13,7 @@ from runner.config.launcher import Launcher, jobs_at_once
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
 from runner.config.schema import worker_processes
-from runner.data.arrays import Arrays
+from runner.data import Arrays
 from runner.engine.cluster.emulation import Emulation, Link, Stragglers
 from runner.engine.graph import Cluster, Device
 from runner.errors import ConfigError, SecurityError

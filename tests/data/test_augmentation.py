@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from runner.data import Synthetic
 from runner.data.augmentation import AUGMENTATIONS, Augment, Augmentation, Augmenter
 from runner.data.colour import DISTORTIONS
 from runner.data.pipeline import Pipeline
 from runner.data.settings import load_limited
-from runner.data.synthetic import Synthetic
 from runner.errors import ConfigError
 from runner.kernels import philox
 from tests.plugin_tables import example, restored_tables

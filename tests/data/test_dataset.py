@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.data import digits, synthetic
+from runner.data import Digits, Synthetic, digits, synthetic
 from runner.data.dataset import Dataset, Normalisation, held_out, stratified_split, validation_split
-from runner.data.digits import Digits
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
-from runner.data.synthetic import Synthetic
 from runner.errors import ConfigError, DataError
 
 # A fifth of the 178 182 177 183 181 182 181 179 174 180 images per class, rounded.

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner.data.digits import Digits
-from runner.data.domains import Domains
-from runner.data.office31 import CLASSES, Office31
+from runner.data import Digits, Domains, Office31
+from runner.data.office31 import CLASSES
 from runner.data.pipeline import Pipeline
 from runner.data.settings import limited_facts, load_limited
 from runner.errors import ConfigError

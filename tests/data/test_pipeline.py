@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from runner.data import Mnist
 from runner.data.augmentation import Augment
 from runner.data.dataset import Dataset, Normalisation, Split
 from runner.data.pipeline import Batch, Pipeline
-from runner.data.published import Mnist
 from runner.errors import ConfigError
 from runner.kernels import philox
 

@@ -12,21 +12,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from runner.data import colour
+from runner.data import ImageFolder, colour
 from runner.data.colour import DISTORTIONS
 from runner.data.compiled import can_compile
-from runner.data.crops import (
-    ImageSize,
-    Region,
-    central_fraction,
-    central_square,
-    random_area,
-    random_square,
-    ten_views,
-)
+from runner.data.crops import ImageSize, Region, central_fraction, central_square, random_area, random_square, ten_views
 from runner.data.dataset import EncodedImage, UndecodableImageError
 from runner.data.decoding import OpenedImage
-from runner.data.image_folder import ImageFolder
 from runner.data.pipeline import Pipeline
 from runner.data.preprocessing import RECIPES, ImagePreprocessing, PreprocessingSettings
 from runner.errors import ConfigError

@@ -15,18 +15,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.io import savemat
 
-from runner.data import DATASETS, altered, origins
+from runner.data import DATASETS, Mnist, altered, origins
 from runner.data.dataset import Normalisation
 from runner.data.origins import ORIGINS
-from runner.data.published import (
-    Mnist,
-    PublishedDataset,
-    cache_root,
-    decode_idx,
-    encode_idx,
-    is_cached,
-    load_published,
-)
+from runner.data.published import PublishedDataset, cache_root, decode_idx, encode_idx, is_cached, load_published
 from runner.errors import ConfigError, DataError
 from tests.data.published_data import FILES, TINY, Member, ar, store, tar
 

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from runner.data import DATASETS
+from runner.data import DATASETS, Digits
 from runner.data.augmentation import Augment
 from runner.data.dataset import Dataset, Facts
-from runner.data.digits import Digits
 from runner.data.pipeline import Batch
 from runner.data.settings import DatasetSettings, settings_from_config
 from runner.data.source import Prefetcher, source_from_config

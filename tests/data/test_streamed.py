@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from runner.commands.explain import explain
-from runner.data.arrays import Arrays
+from runner.data import Arrays, ImageFolder, TFRecord
 from runner.data.augmentation import Augment
 from runner.data.convert import convert
 from runner.data.dataset import Subset
-from runner.data.image_folder import ImageFolder
 from runner.data.inspection import inspection
 from runner.data.order import Shuffle, epoch_order
 from runner.data.pipeline import Batch, Pipeline
@@ -28,7 +27,6 @@ from runner.data.records.example import encode
 from runner.data.records.shards import shard_name
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.data.source import pipeline_of
-from runner.data.tfrecord import TFRecord
 from runner.errors import ConfigError, DataError
 from runner.system.record_framing import framed
 from tests.data.own_data import small_arrays, write_arrays, write_images

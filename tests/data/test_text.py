@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.data import DATASETS
+from runner.data import DATASETS, Lm1b, Shakespeare, Text
 from runner.data.dataset import Dataset, Normalisation
 from runner.data.pipeline import Pipeline
 from runner.data.settings import limited_facts, load_limited
-from runner.data.shakespeare import Shakespeare
-from runner.data.text import END, UNKNOWN, Lm1b, Text, examples, most_frequent, tokens, words
+from runner.data.text import END, UNKNOWN, examples, most_frequent, tokens, words
 from runner.errors import ConfigError, DataError
 from runner.fields import BEGINS
 

@@ -19,13 +19,9 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.session import scalar
 from runner.fields import labelled
 from runner.kernels.registry import Registry
-from runner.models.alexnet import AlexNet
-from runner.models.base import Model
-from runner.models.lenet import LeNet
-from runner.models.resnet_cifar import ResNetCifar
+from runner.models import AlexNet, LeNet, Model, ResNetCifar
 from runner.optimizers import Momentum
-from runner.strategies import Single
-from runner.strategies.base import Workload
+from runner.strategies import Single, Workload
 from runner.tasks.classification import classifier
 from tests.gpu.gpus import Gpu
 from tests.strategies.networks import CLASSES, TEST_BATCH, Examples

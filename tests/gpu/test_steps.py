@@ -17,10 +17,9 @@ from runner.errors import RunnerError
 from runner.kernels.gpu.platform import GpuPlatform
 from runner.kernels.platform import Work
 from runner.kernels.registry import Registry
-from runner.models.lenet import LeNet
+from runner.models import LeNet
 from runner.optimizers import Momentum
-from runner.strategies import Single, Strategy, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import Single, Strategy, SyncData, Workload
 from runner.tasks.classification import classifier
 from tests.gpu.gpus import Counted, Gpu, on_gpu
 from tests.kernels.gpu.fake_nccl import with_nccl

@@ -15,8 +15,7 @@ import pytest
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers import Adam, Lbfgs, Momentum, Optimizer
-from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, Strategy, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, Strategy, SyncData, Workload
 from tests.gpu.gpus import Gpu, on_gpu
 from tests.strategies.networks import NETWORKS, hybrid, workload_of
 from tests.strategies.training import (

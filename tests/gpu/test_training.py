@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runner.data import Digits, Synthetic
 from runner.data.dataset import Dataset, Normalisation, Split
-from runner.data.digits import Digits
 from runner.data.pipeline import Pipeline
-from runner.data.synthetic import Synthetic
 from runner.engine.graph import Cluster, local_cluster
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
@@ -19,10 +18,9 @@ from runner.engine.run.session import scalar
 from runner.engine.run.step_driver import bind
 from runner.fields import labelled
 from runner.kernels.registry import Registry
-from runner.models.lenet import LeNet
+from runner.models import LeNet
 from runner.optimizers import Momentum
-from runner.strategies import Single, Strategy, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import Single, Strategy, SyncData, Workload
 from runner.tasks.classification import classifier
 from tests.gpu.gpus import Gpu, on_gpu
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runner.data import ImageFolder
 from runner.data.convert import convert
-from runner.data.image_folder import ImageFolder
 from runner.data.records.example import encode
 from runner.data.records.shards import shard_name
 from runner.kernels.cpu.onednn.library import SETTING

@@ -16,12 +16,12 @@ from runner.models import (
     InceptionV3,
     LeNet,
     Mlp,
+    Model,
     Overfeat,
     ResNetCifar,
     ResNetImageNet,
     VggA,
 )
-from runner.models.base import Model
 from runner.models.residual import BLOCKS, SHORTCUTS, UNITS
 from tests.nn.support import assert_gradients, network
 

@@ -17,13 +17,13 @@ from runner.models import (
     InceptionV3,
     LeNet,
     Mlp,
+    Model,
     Overfeat,
     ResNetCifar,
     ResNetImageNet,
     VggA,
     VggD,
 )
-from runner.models.base import Model
 from runner.models.residual import UNITS
 from tests.nn.support import assert_trainable, kinds, multiply_adds, network, parameter_count
 

@@ -13,8 +13,7 @@ from runner.fields import Field
 from runner.kernels import philox
 from runner.models import Mlp, SkipGram
 from runner.optimizers import Adagrad, Optimizer, Sgd
-from runner.strategies import Single, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import Single, SyncData, Workload
 from runner.tasks.embeddings import Embeddings, _Noise
 from tests.oracles import evaluate
 from tests.strategies.networks import TEST_BATCH, Source

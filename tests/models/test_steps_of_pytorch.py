@@ -8,8 +8,7 @@ import pytest
 
 from runner.api.weights import state_dict
 from runner.engine.graph import gradients, ops
-from runner.models import InceptionV3, ResNetCifar, ResNetImageNet
-from runner.models.base import Model
+from runner.models import InceptionV3, Model, ResNetCifar, ResNetImageNet
 from runner.models.residual import SHORTCUTS, UNITS
 from tests.nn.support import Array, Bench, initial_values, network
 

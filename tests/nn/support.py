@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.engine.graph import Graph, NetworkBuilder, Outputs, Tensor, Variables, gradients, ops
-from runner.models.base import Model
+from runner.models import Model
 from runner.tasks.classification import classifier
 from tests.oracles import evaluate
 

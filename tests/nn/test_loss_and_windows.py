@@ -15,8 +15,7 @@ from runner.engine.graph import NetworkBuilder, Outputs, Tensor, gradients, ops
 from runner.engine.graph.network import COUNTED
 from runner.errors import ConfigError
 from runner.fields import Field, labelled
-from runner.models import Mlp
-from runner.models.base import Model
+from runner.models import Mlp, Model
 from runner.nn import Padding, place
 from runner.tasks.classification import Classification, classifier, classify
 from runner.tasks.regression import Regression

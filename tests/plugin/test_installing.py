@@ -13,8 +13,7 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.kernels.functions import function_kernel
 from runner.kernels.registry import REGISTRY
-from runner.models import MODELS, Mlp
-from runner.models.base import Model
+from runner.models import MODELS, Mlp, Model
 from runner.optimizers import Sgd
 from runner.plugin import Plugin, changed_plugins, install, pinned_references, plugin_notes, provenance
 from runner.plugin.installing import PLUGINS

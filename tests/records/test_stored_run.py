@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.data import Synthetic
 from runner.data.dataset import Facts, Normalisation
-from runner.data.synthetic import Synthetic
 from runner.errors import ConfigError, DataError, NumericError
 from runner.fields import Field
 from runner.records.data_facts import (

@@ -11,7 +11,7 @@ from runner import nn
 from runner.engine.graph import NetworkBuilder, NetworkFunction, Outputs, Tensor
 from runner.fields import labelled
 from runner.optimizers import Momentum, Optimizer
-from runner.strategies.base import Workload
+from runner.strategies import Workload
 from runner.tasks.classification import classify
 
 EXAMPLE_SHAPE = (1, 6, 6)

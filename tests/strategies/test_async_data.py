@@ -10,8 +10,7 @@ from runner.engine.graph import worker_device
 from runner.engine.run.interleaving import virtual_time
 from runner.errors import ConfigError
 from runner.optimizers import Adagrad, Adam, Momentum, Optimizer, Sgd
-from runner.strategies import AsyncData
-from runner.strategies.base import Workload
+from runner.strategies import AsyncData, Workload
 from runner.strategies.downpour.pushed_server import Staleness
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, workload_of

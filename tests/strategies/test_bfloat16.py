@@ -11,8 +11,7 @@ from runner.engine.compile.passes.optimize import default_passes, optimize
 from runner.engine.graph import Graph, NetworkBuilder, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.optimizers import Adam, Momentum
-from runner.strategies import Single, Strategy, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import Single, Strategy, SyncData, Workload
 from runner.tasks.classification import classify
 from tests.engine.compile.passes.graph_text import counts
 from tests.engine.compile.passes.training_graphs import training_step

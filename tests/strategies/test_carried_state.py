@@ -11,8 +11,7 @@ from runner.errors import ConfigError
 from runner.fields import BEGINS, Field
 from runner.models import Lstm
 from runner.optimizers import Lbfgs, Momentum
-from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, Strategy, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, Strategy, SyncData, Workload
 from runner.tasks.language import Language
 from tests.strategies.networks import Source
 from tests.strategies.training import Placed, begun, difference, expect_like_single, expect_same_bits, outcome, rate_of

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from runner.engine.graph import Graph, Tensor, local_cluster, ops, worker_device
 from runner.kernels.registry import Registry
 from runner.optimizers import Momentum
-from runner.strategies import SyncData
-from runner.strategies.base import Workload
+from runner.strategies import SyncData, Workload
 from runner.strategies.collectives import (
     COMBINES,
     SMALLEST,

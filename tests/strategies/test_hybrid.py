@@ -13,8 +13,7 @@ from runner.engine.run.session import scalar
 from runner.errors import ConfigError
 from runner.models import CifarConvNet, LeNet
 from runner.optimizers import Adam, Momentum, Optimizer, Sgd
-from runner.strategies import Hybrid, Single, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import Hybrid, Single, SyncData, Workload
 from runner.strategies.replica import shares
 from runner.strategies.sharded.network_parts import dense_passes
 from runner.tasks.classification import classifier, classify

@@ -18,10 +18,9 @@ from runner.kernels.contract import NativeCall
 from runner.kernels.cpu.loading import register_onednn
 from runner.kernels.cpu.machine_code import classification, compiler, elementwise, sums
 from runner.kernels.registry import Registry
-from runner.models.lenet import LeNet
+from runner.models import LeNet
 from runner.optimizers import Momentum
-from runner.strategies import Single, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import Single, SyncData, Workload
 from runner.tasks.classification import classify
 from tests.strategies.networks import CLASSES, Batch, workload_of
 from tests.strategies.training import begun, expect_same_run, opened, trained

@@ -14,8 +14,7 @@ from runner.engine.compile.program import Program
 from runner.engine.graph import Graph, worker_device
 from runner.errors import ConfigError
 from runner.optimizers import Adam, Momentum, Optimizer, Sgd
-from runner.strategies import ModelParallel, Single
-from runner.strategies.base import Workload
+from runner.strategies import ModelParallel, Single, Workload
 from runner.strategies.microbatches import in_stale_parts
 from runner.strategies.replica import shares
 from tests.all_pairs import all_pairs

@@ -13,8 +13,7 @@ from runner.engine.graph import Constant, Expr, NetworkBuilder, NetworkFunction,
 from runner.errors import ConfigError
 from runner.fields import Field
 from runner.optimizers import Lbfgs, Momentum
-from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, SyncData, Workload
 from runner.tasks.classification import classify
 from runner.tasks.regression import regress
 from tests.strategies.networks import TEST_BATCH, Batch, Source

@@ -10,8 +10,7 @@ from runner.engine.graph import Tensor
 from runner.engine.run.session import scalar
 from runner.optimizers import Adam, Momentum, Optimizer, RmsProp
 from runner.optimizers.averages import WeightsAverage, average_of
-from runner.strategies import AsyncData, Hybrid, ModelParallel, Single, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Single, SyncData, Workload
 from runner.strategies.downpour.pushed_server import Staleness
 from tests.strategies.networks import hybrid, workload_of
 from tests.strategies.training import Placed, begun, difference, expect_like_single, expect_same_bits, outcome

@@ -12,8 +12,7 @@ from runner.engine.graph import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError
 from runner.optimizers import Lbfgs, Momentum, Optimizer
-from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, Strategy, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, Strategy, SyncData, Workload
 from runner.strategies.layer_names import require_selected
 from runner.tasks.classification import classify
 from runner.training.build import build

@@ -13,8 +13,7 @@ from runner.engine.run.interleaving import Interleaving, VirtualTime
 from runner.errors import ConfigError
 from runner.optimizers import Lbfgs, Sgd
 from runner.optimizers.lbfgs import History, X, iterate
-from runner.strategies import Sandblaster, Single, Strategy, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import Sandblaster, Single, Strategy, SyncData, Workload
 from runner.strategies.lbfgs.dispatcher import Portions
 from runner.strategies.lbfgs.vectors import PRODUCTS
 from tests.all_pairs import all_pairs

@@ -8,7 +8,7 @@ import pytest
 
 from runner.engine.graph import Graph, worker_device
 from runner.errors import ConfigError
-from runner.models.lenet import LeNet
+from runner.models import LeNet
 from runner.optimizers import Adam
 from runner.strategies import SyncData
 from runner.strategies.collectives import COMBINES, in_buckets

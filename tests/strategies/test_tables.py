@@ -16,8 +16,8 @@ from runner.models import Lstm
 from runner.optimizers import Adagrad, Adam, HeavyBall, Lbfgs, Momentum, Optimizer, RmsProp, Sgd
 from runner.optimizers.averages import WeightsAverage
 from runner.optimizers.base import Rule
-from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, SyncData
-from runner.strategies.base import TrainingFacts, Workload
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, SyncData, Workload
+from runner.strategies.base import TrainingFacts
 from runner.tasks.language import Language
 from runner.tasks.regression import regress
 from tests.strategies.networks import TEST_BATCH, Batch, Source

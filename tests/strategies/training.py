@@ -23,8 +23,7 @@ from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import Session, scalar
 from runner.engine.run.step_driver import bind
 from runner.kernels.registry import Registry
-from runner.strategies import ModelParallel, Single, Strategy
-from runner.strategies.base import Workload
+from runner.strategies import ModelParallel, Single, Strategy, Workload
 from runner.strategies.collectives import HIERARCHICAL
 from runner.testing import check_equal
 from tests.strategies.networks import Examples

@@ -18,7 +18,7 @@ from runner.commands.table import _list
 from runner.commands.table_files import TableReader, current, table_files
 from runner.commands.table_run import TableSweep
 from runner.config.configuration import to_plain
-from runner.data.synthetic import Synthetic
+from runner.data import Synthetic
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError, ResourceError
 from runner.records.summary import Summary

@@ -9,7 +9,7 @@ import pytest
 
 from runner.checkpoint import find, load
 from runner.cli import main
-from runner.data.digits import Digits
+from runner.data import Digits
 from runner.data.pipeline import Pipeline
 from runner.records.summary import Summary
 from runner.tasks.classification import Classification

@@ -14,7 +14,7 @@ import pytest
 from runner.config.configuration import dump, load_stored
 from runner.config.outcome import outcome_hash
 from runner.config.schema import Config
-from runner.data.arrays import Arrays
+from runner.data import Arrays
 from runner.data.dataset import Dataset
 from runner.errors import ConfigError, DataError
 from runner.records.run_directory import holds_run

@@ -10,8 +10,8 @@ from PIL import Image
 
 from runner.checkpoint import newest
 from runner.cli import main
+from runner.data import Digits
 from runner.data.convert import convert
-from runner.data.digits import Digits
 from runner.data.preprocessing import ImagePreprocessing
 from runner.data.settings import load_limited
 from runner.errors import ConfigError

@@ -14,7 +14,7 @@ from runner.cli import main
 from runner.engine.graph import Expr, Graph, ops
 from runner.errors import ConfigError
 from runner.fields import Field
-from runner.models.mlp import Mlp
+from runner.models import Mlp
 from runner.records.summary import Summary
 from runner.tasks import METRICS
 from runner.tasks.base import Metric

@@ -19,8 +19,7 @@ from runner.engine.graph.device import Cluster, Device, DeviceName, local_cluste
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers import Sgd
-from runner.strategies import ModelParallel, Single
-from runner.strategies.base import Workload
+from runner.strategies import ModelParallel, Single, Workload
 from runner.tasks.classification import classify
 from tests.engine.compile.passes.graph_text import Text
 from tests.engine.graph.random_graphs import Sample, samples

@@ -22,8 +22,7 @@ from runner.engine.graph import Graph, LayerStamp, NetworkBuilder, Node, Outputs
 from runner.engine.graph.device import Cluster, Device, local_cluster, worker_device
 from runner.kernels.registry import Registry
 from runner.optimizers import Momentum
-from runner.strategies import SyncData
-from runner.strategies.base import Workload
+from runner.strategies import SyncData, Workload
 from runner.tasks.classification import classify
 from tests.engine.graph.random_graphs import Sample, samples
 from tests.strategies.networks import NETWORKS, Batch, workload_of

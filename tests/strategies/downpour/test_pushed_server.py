@@ -11,8 +11,7 @@ import pytest
 
 from runner.errors import ConfigError
 from runner.optimizers import Momentum, Sgd
-from runner.strategies import AsyncData
-from runner.strategies.base import Workload
+from runner.strategies import AsyncData, Workload
 from runner.strategies.downpour.pushed_server import Staleness
 from tests.strategies.networks import workload_of
 from tests.strategies.training import Trainer, Weights, begun, expect_same_bits

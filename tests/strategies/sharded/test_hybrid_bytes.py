@@ -13,8 +13,7 @@ from runner import nn
 from runner.engine.graph import DeviceName, Graph, NetworkBuilder, Outputs, ops
 from runner.fields import Field
 from runner.optimizers import Momentum, Sgd
-from runner.strategies import Hybrid, Single
-from runner.strategies.base import Workload
+from runner.strategies import Hybrid, Single, Workload
 from runner.strategies.replica import shares
 from runner.tasks.classification import classify
 from runner.tasks.regression import regress

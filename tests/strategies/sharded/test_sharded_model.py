@@ -11,8 +11,7 @@ from runner.engine.compile.program import Program
 from runner.engine.graph import DeviceName, LayerStamp, NetworkBuilder, Outputs, Tensor
 from runner.errors import ConfigError
 from runner.optimizers import Adam, Momentum
-from runner.strategies import ModelParallel
-from runner.strategies.base import Workload
+from runner.strategies import ModelParallel, Workload
 from runner.strategies.replica import shares
 from runner.tasks.classification import classify
 from tests.all_pairs import all_pairs

@@ -24,8 +24,7 @@ from runner.engine.run.session import scalar
 from runner.errors import ConfigError, RunnerError
 from runner.optimizers import Momentum
 from runner.records.summary import joining_facts
-from runner.strategies import SyncData
-from runner.strategies.base import Workload
+from runner.strategies import SyncData, Workload
 from runner.strategies.clients import program
 from runner.strategies.replica import Replica, ordered_sum, shares, summed
 from tests.all_pairs import all_pairs

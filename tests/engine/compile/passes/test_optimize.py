@@ -19,10 +19,9 @@ from runner.engine.graph.verify import verify
 from runner.engine.run.kernel_table import load_kernels
 from runner.fields import labelled
 from runner.kernels.elementwise import FUNCTIONS
-from runner.models.vgg import VggA
+from runner.models import VggA
 from runner.optimizers import Adam, AdamW, HeavyBall, Momentum, Optimizer, Sgd
-from runner.strategies import Single, SyncData
-from runner.strategies.base import Workload
+from runner.strategies import Single, SyncData, Workload
 from runner.tasks.classification import classifier
 from tests.engine.compile.passes.graph_text import (
     Array,

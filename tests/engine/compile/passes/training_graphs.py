@@ -10,11 +10,9 @@ from runner.engine.compile.passes.simplification import prune
 from runner.engine.compile.placement import place
 from runner.engine.graph import Constant, Graph, NetworkFunction, Tensor, Variable, Variables, local_cluster
 from runner.fields import labelled
-from runner.models.cifar_convnet import CifarConvNet
-from runner.models.lenet import LeNet
+from runner.models import CifarConvNet, LeNet
 from runner.optimizers import Optimizer
-from runner.strategies import Single, Strategy
-from runner.strategies.base import Workload
+from runner.strategies import Single, Strategy, Workload
 from runner.tasks.classification import classifier
 from tests.engine.compile.passes.graph_text import Array
 
