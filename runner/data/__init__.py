@@ -25,7 +25,7 @@ from runner.data.image_folder import ImageFolder
 from runner.data.imagenet import ImageNet
 from runner.data.office31 import Office31
 from runner.data.published import Cifar10, FashionMnist, Mnist, Usps
-from runner.data.settings import DATASETS
+from runner.data.settings import DATASETS, DatasetSettings
 from runner.data.shakespeare import Shakespeare
 from runner.data.synthetic import Synthetic, SyntheticText
 from runner.data.text import Lm1b, Text
@@ -33,22 +33,8 @@ from runner.data.tfrecord import TFRecord
 
 __all__ = ["DATASETS"]
 
-DATASETS |= {
-    "digits": Digits,
-    "synthetic": Synthetic,
-    "synthetic_text": SyntheticText,
-    "mnist": Mnist,
-    "fashion_mnist": FashionMnist,
-    "cifar10": Cifar10,
-    "usps": Usps,
-    "cifar100": Cifar100,
-    "imagenet": ImageNet,
-    "arrays": Arrays,
-    "image_folder": ImageFolder,
-    "tfrecord": TFRecord,
-    "office31": Office31,
-    "domains": Domains,
-    "shakespeare": Shakespeare,
-    "text": Text,
-    "lm1b": Lm1b,
-}
+_ALL: tuple[type[DatasetSettings], ...] = (
+    *(Digits, Synthetic, SyntheticText, Mnist, FashionMnist, Cifar10, Usps, Cifar100, ImageNet, Arrays, ImageFolder),
+    *(TFRecord, Office31, Domains, Shakespeare, Text, Lm1b),
+)
+DATASETS |= {settings.name: settings for settings in _ALL}
