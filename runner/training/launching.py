@@ -27,12 +27,7 @@ def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Ma
     lanes, threads, spares = 1 + chosen.connections, experiment.threads_per_worker, experiment.spares
     if chosen.kind == LOCAL:
         return LocalLauncher(
-            directory.workers,
-            threads,
-            options,
-            chosen.over_tcp,
-            lanes=lanes if chosen.over_tcp else 1,
-            spares=spares,
+            directory.workers, threads, options, chosen.over_tcp, lanes=lanes if chosen.over_tcp else 1, spares=spares
         )
     keys = directory.path / "keys"
     common: dict[str, Any] = {"options": options, "join_s": chosen.join_s, "lanes": lanes}

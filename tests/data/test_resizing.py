@@ -30,11 +30,7 @@ BOUNDS = st.tuples(st.floats(0, 0.9), st.floats(0.01, 1))
 
 @given(st.integers(0, 999), st.tuples(SIDE, SIDE), st.tuples(SIDE, SIDE), BOUNDS, BOUNDS)
 def test_a_region_is_resized_as_by_pillow(
-    seed: int,
-    size: tuple[int, int],
-    target: tuple[int, int],
-    rows: tuple[float, float],
-    columns: tuple[float, float],
+    seed: int, size: tuple[int, int], target: tuple[int, int], rows: tuple[float, float], columns: tuple[float, float]
 ) -> None:
     pixels, (height, width) = image_of(seed, *size), size
     top, left = rows[0] * height, columns[0] * width

@@ -18,15 +18,7 @@ from runner.optimizers import Adam, Lbfgs, Momentum, Optimizer
 from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, Strategy, SyncData, Workload
 from tests.gpu.gpus import Gpu, on_gpu
 from tests.strategies.networks import NETWORKS, hybrid, workload_of
-from tests.strategies.training import (
-    Placed,
-    Weights,
-    difference,
-    expect_same_bits,
-    iterated,
-    opened,
-    trained,
-)
+from tests.strategies.training import Placed, Weights, difference, expect_same_bits, iterated, opened, trained
 
 STEPS = 6
 BATCH = 13

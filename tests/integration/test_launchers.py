@@ -152,11 +152,7 @@ def test_worker_that_dies_or_freezes_is_replaced_or_ends_the_run_with_node_and_r
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("launcher", ["slurm", "ray"])
 def test_spare_process_takes_the_place_of_a_lost_one(
-    launcher: str,
-    request: pytest.FixtureRequest,
-    start: Start,
-    trained: Callable[..., str | None],
-    tmp_path: Path,
+    launcher: str, request: pytest.FixtureRequest, start: Start, trained: Callable[..., str | None], tmp_path: Path
 ) -> None:
     if launcher == "slurm":
         launched = in_allocation(request.getfixturevalue("cluster"), 3, 3)

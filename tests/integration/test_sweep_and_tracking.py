@@ -190,9 +190,7 @@ def _has_rows(database: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_records_of_a_sweep_without_store_are_written_by_resume_or_sync(
-    tmp_path: Path,
-) -> None:
+def test_records_of_a_sweep_without_store_are_written_by_resume_or_sync(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file where the folder of the store should be")
     away = "tracking.uri=sqlite:///store/mlflow.db"
     sweep = succeed(tmp_path, *SWEEP, away, "optimizer.lr=0.1,0.2")

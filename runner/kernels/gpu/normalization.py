@@ -16,16 +16,7 @@ from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, K
 from runner.kernels.elementwise import computed_in
 from runner.kernels.gpu.channels import THREADS, division, source, vector_dtype
 from runner.kernels.gpu.layouts import arrange_alike, innermost_channels
-from runner.kernels.gpu.runtime import (
-    Argument,
-    Bind,
-    Runtime,
-    StreamCall,
-    blocks_for,
-    in_order,
-    launch,
-    own_kernels,
-)
+from runner.kernels.gpu.runtime import Argument, Bind, Runtime, StreamCall, blocks_for, in_order, launch, own_kernels
 from runner.kernels.gpu.source import text
 from runner.kernels.memory import address_of, numpy_dtype
 
@@ -148,12 +139,7 @@ def _bind_response_gradient(runtime: Runtime, attributes: Attributes, buffers: B
 
 
 def _launch_response(
-    runtime: Runtime,
-    name: str,
-    x: Operand,
-    size: int,
-    tensors: Sequence[Argument],
-    numbers: Sequence[float] = (),
+    runtime: Runtime, name: str, x: Operand, size: int, tensors: Sequence[Argument], numbers: Sequence[float] = ()
 ) -> StreamCall:
     """Return one launch over all elements of x. numbers: further arguments, in the dtype of the computation."""
     computed = numpy_dtype(computed_in(x.spec.dtype)).type

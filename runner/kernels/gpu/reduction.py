@@ -11,17 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from runner.kernels.contract import (
-    Arrange,
-    Arrangement,
-    Attributes,
-    Buffers,
-    Kernel,
-    Layout,
-    Offers,
-    Specs,
-    plain,
-)
+from runner.kernels.contract import Arrange, Arrangement, Attributes, Buffers, Kernel, Layout, Offers, Specs, plain
 from runner.kernels.elementwise import computed_in
 from runner.kernels.gpu import shape
 from runner.kernels.gpu.layouts import Axis, arguments, broadcast_strides, merged, offered_layout, strides, strides_of

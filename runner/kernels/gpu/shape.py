@@ -17,15 +17,7 @@ from runner.kernels.contract import (
     Specs,
     plain,
 )
-from runner.kernels.gpu.layouts import (
-    Axis,
-    arguments,
-    arrange_alike,
-    merged,
-    offered_layout,
-    strides,
-    strides_of,
-)
+from runner.kernels.gpu.layouts import Axis, arguments, arrange_alike, merged, offered_layout, strides, strides_of
 from runner.kernels.gpu.runtime import Bind, Runtime, Stream, StreamCall, blocks_for, in_order, launch, own_kernels
 from runner.kernels.gpu.source import text
 from runner.kernels.memory import numpy_dtype

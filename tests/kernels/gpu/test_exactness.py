@@ -10,15 +10,7 @@ import pytest
 from runner.engine.graph import OPS, Device
 from runner.engine.run.wires import platform_of
 from runner.kernels.contract import plain
-from runner.kernels.gpu import (
-    elementwise,
-    linear,
-    normalization,
-    reduction,
-    rows,
-    structural,
-    windows,
-)
+from runner.kernels.gpu import elementwise, linear, normalization, reduction, rows, structural, windows
 from runner.kernels.gpu.channels import THREADS, division
 from runner.kernels.gpu.layouts import CHANNELS_LAST, channels_last, strides
 from runner.kernels.gpu.loading import register_gpus
