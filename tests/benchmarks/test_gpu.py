@@ -154,33 +154,30 @@ def test_options_have_defaults() -> None:
     assert [each.settings.compare_plans for each in (options, parse(["--compare-plans"]))] == [False, True]
 
 
-STORE_FACTS = {"device": "GPU 1", "driver": "1.0"}
+FACTS = {"device": "GPU 1", "driver": "1.0"}
 FAILED = gpu_subject("runner", 1, failure="ended with code 1", seconds={})
 
 
 def test_written_results_are_read_again_for_the_same_gpu(tmp_path: Path) -> None:
-    store = Store(STORE_FACTS)
-    assert read_store(tmp_path / "gpu.json", STORE_FACTS) == store, "the file does not exist yet"
+    store = Store(FACTS)
+    assert read_store(tmp_path / "gpu.json", FACTS) == store, "the file does not exist yet"
     store.add(measured(gpu_subject("runner", 9), gpu_subject("torch-graph", 10)))
     store.add(measured(gpu_subject("runner", 5), precision="tf32"))
     store.write(tmp_path / "gpu.json")
-    assert read_store(tmp_path / "gpu.json", STORE_FACTS) == store
+    assert read_store(tmp_path / "gpu.json", FACTS) == store
     with pytest.raises(ValueError, match="results of GPU 1, expected GPU 2; choose another folder with --output"):
         read_store(tmp_path / "gpu.json", {"device": "GPU 2"})
 
 
 def test_a_newer_result_replaces_an_older_one_unless_it_failed() -> None:
-    store, older, newer = Store(STORE_FACTS), measured(gpu_subject("runner", 9)), measured(gpu_subject("runner", 8))
+    store, older, newer = Store(FACTS), measured(gpu_subject("runner", 9)), measured(gpu_subject("runner", 8))
     for each in (measured(FAILED), older, measured(FAILED), newer):
         store.add(each)
     assert list(store.results.values()) == [newer]
 
 
-TABLE_FACTS = {"device": "GPU 1", "driver": "1.0"}
-
-
 def text_of(*results: object) -> str:
-    store = Store(TABLE_FACTS)
+    store = Store(FACTS)
     for each in results:
         store.add(each)  # type: ignore[arg-type]
     return page(store, "python -m benchmarks gpu")

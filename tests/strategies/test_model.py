@@ -13,7 +13,7 @@ from runner.engine.compile.passes.layer_groups import home_layers
 from runner.engine.compile.program import Program
 from runner.engine.graph import Graph, worker_device
 from runner.errors import ConfigError
-from runner.optimizers import Adam, Momentum, Optimizer, Sgd
+from runner.optimizers import Adam, Momentum, Sgd
 from runner.strategies import ModelParallel, Single, Workload
 from runner.strategies.microbatches import in_stale_parts
 from runner.strategies.replica import shares
@@ -47,13 +47,9 @@ LAYERS = {
 """Constraints (layers -> worker) for two or more workers; the other layers may be on any worker."""
 
 
-def adam() -> Optimizer:
-    """Return an optimizer that uses slots, the step number, weight decay and active clipping."""
-    return Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5)
-
-
 def workload_for(network: str, dtype: str = "float64") -> Workload:
-    return workload_of(network, adam(), dtype=dtype)
+    """Return a workload whose optimizer uses slots, the step number, weight decay and active clipping."""
+    return workload_of(network, Adam(lr=0.01, weight_decay=1e-3, clip_norm=0.5), dtype=dtype)
 
 
 def run(strategy: ModelParallel, workload: Workload) -> Run:

@@ -29,6 +29,7 @@ from runner.strategies.clients import program
 from runner.strategies.replica import Replica, ordered_sum, shares, summed
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import EXAMPLE_SHAPE, TEST_BATCH, Examples, workload_of
+from tests.strategies.synchronous.test_parameter_server import bytes_of_a_step
 from tests.strategies.training import Run, Trainer, Weights, begun, expect_same_bits, expect_same_run, rate_of
 
 Line = Mapping[str, Any]
@@ -314,17 +315,9 @@ def test_bytes_of_an_update_are_those_of_the_formula(
     workload = workload_of(network, Momentum(clip_norm=clip_norm), batch_size=12)
     with running(backed(workers, backups, servers), workload, together()) as run:
         counted = np.sum([run.sent([step]) for step in range(3)], axis=0).tolist()
-        variables = {name: spec.nbytes for name, spec in run.program.variables.items() if "velocity" not in name}
-        kept = {node.name: node.device for node in run.program.graph if node.op == "variable"}
-    values = sum(variables.values()) // 8
-    own = [
-        [name for name in variables if "moving" not in name and kept[name].startswith(f"/job:ps/task:{j}")]
-        for j in range(servers)
-    ]
-    expected = [(values + 2) * 8] * (workers + backups)
-    for j, names in enumerate(own):
-        norms = 0 if clip_norm is None else (servers - 1 if j == 0 else len(names))
-        expected.append(((workers + backups) * sum(variables[name] // 8 for name in names) + norms) * 8)
+        expected = bytes_of_a_step(run.program, workers + backups, servers, clip_norm is not None)
+    # A server sums loss and accuracy, so the first worker also sends its two scores.
+    expected[0] += 2 * 8
     assert counted == [3 * nbytes for nbytes in expected]
 
 
