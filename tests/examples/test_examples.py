@@ -31,7 +31,7 @@ from tests.optimizers.support import RATES, START, Trainer, assert_same_path, gr
 from tests.oracles import assert_gradients, evaluate
 from tests.plugin_tables import EXAMPLES, example, restored_tables
 from tests.strategies.networks import NETWORKS, Examples, workload_of
-from tests.strategies.training import Weights, difference, expect_same_bits, opened, trained
+from tests.strategies.training import Weights, begun, difference, expect_same_bits, trained
 
 Array = NDArray[Any]
 
@@ -137,10 +137,9 @@ def test_local_sgd_computes_batch_statistics_on_each_worker_as_sync_data_does(op
 def alone(k: int, steps: range, optimizer: Optimizer, start: Weights | None = None) -> Weights:
     """Train with ``single`` on the examples of worker ``k`` of two workers; return the weights."""
     workload = workload_of("dense", optimizer, batch_size=4)
-    with opened(Single(), workload, source=OneShare(k)) as trainer:
-        trainer.session.run("init")
+    with begun(Single(), workload, source=OneShare(k)) as trainer:
         if start is not None:
-            trainer.session.run("restore", feeds={**trainer.weights(), **start})
+            trainer.restore({**trainer.weights(), **start})
         trainer.train(steps)
         return trainer.weights()
 
@@ -158,15 +157,13 @@ def test_local_sgd_is_the_mean_of_separately_trained_networks() -> None:
 def test_training_continues_from_a_checkpoint_bit_for_bit(name: str) -> None:
     strategy = local_sgd(every=2) if name == "local_sgd" else diloco(inner_steps=2)
     workload = workload_of("dense", Momentum() if name == "local_sgd" else Sgd(), batch_size=8)
-    with opened(strategy, workload) as whole:
-        whole.session.run("init")
+    with begun(strategy, workload) as whole:
         whole.train(range(3))
         saved = whole.weights()  # averaged over the workers, although no average is due after step 3
         whole.train(range(3, 7))
         expected = whole.weights()
     assert not any("anchor" in variable for variable in saved)
-    with opened(strategy, workload) as rest:
-        rest.session.run("restore", feeds=saved)
+    with begun(strategy, workload, saved) as rest:
         rest.train(range(3, 7))
         expect_same_bits(rest.weights(), expected)
 
@@ -175,8 +172,7 @@ def test_local_sgd_sends_the_bytes_of_its_formula() -> None:
     workload = workload_of("dense", Momentum(), batch_size=9)
     strategy = local_sgd(workers=3, every=4)
     variables = sum(spec.nbytes for spec in strategy.build(workload).variables.values())
-    with opened(strategy, workload) as trainer:
-        trainer.session.run("init")
+    with begun(strategy, workload) as trainer:
         trainer.train(range(3))
         apart = trainer.session.sent_bytes()
         trainer.train([3])
@@ -215,8 +211,7 @@ def test_diloco_sends_the_bytes_of_its_formula() -> None:
     workload = workload_of("batch_normalised", Adam(), batch_size=9)
     strategy = diloco(workers=3, inner_steps=2)
     parameters = sum(spec.nbytes for name, spec in strategy.build(workload).variables.items() if name.count("/") == 1)
-    with opened(strategy, workload) as trainer:
-        trainer.session.run("init")
+    with begun(strategy, workload) as trainer:
         trainer.train([0])
         step = sum(trainer.session.sent_bytes())
         trainer.train([1])

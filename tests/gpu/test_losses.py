@@ -25,7 +25,7 @@ from runner.strategies import Single, Workload
 from runner.tasks.classification import classifier
 from tests.gpu.gpus import Gpu
 from tests.strategies.networks import CLASSES, TEST_BATCH, Examples
-from tests.strategies.training import opened
+from tests.strategies.training import begun
 
 STEPS = 10
 FILE = Path(__file__).with_name("losses.json")
@@ -64,8 +64,7 @@ def losses(name: str, dtype: str, registry: Registry, *, gpus: bool = False) -> 
     forward = classifier(network.model, CLASSES)
     workload = Workload(forward, optimizer, labelled(network.shape), dtype, 7, network.batch, TEST_BATCH)
     source = OneBatch(network.batch, network.shape, dtype=workload.state_dtype)
-    with opened(Single(), workload, registry=registry, gpus=gpus, source=source) as trainer:
-        trainer.session.run("init")
+    with begun(Single(), workload, registry=registry, gpus=gpus, source=source) as trainer:
         rate = scalar(network.rate, workload.state_dtype)
         answers = [trainer.step_driver.update(step, rate) for step in range(STEPS)]
     return [float(answer["loss"]) for answer in answers]

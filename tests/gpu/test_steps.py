@@ -1,7 +1,6 @@
 """Steps on a GPU: replayed steps, waits of the host, memory, wrong labels, the benchmark, and an NCCL all-reduce."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from tests.gpu.gpus import Counted, Gpu, on_gpu
 from tests.kernels.gpu.fake_nccl import with_nccl
 from tests.kernels.gpu.test_collective import bound, operand
 from tests.strategies.networks import Examples, workload_of
-from tests.strategies.training import Trainer, opened
+from tests.strategies.training import Trainer, begun
 
 STEPS = 6
 TABLES = 1024
@@ -38,24 +37,21 @@ def workload() -> Workload:
     return workload_of(SMALL_LENET, Momentum(clip_norm=1.0), batch_size=6, example_shape=(1, 16, 16), dtype="float32")
 
 
-@contextmanager
-def begun(strategy: Strategy, registry: Registry) -> Iterator[Trainer]:
-    """Yield the trainer of a small LeNet on a GPU, with initialized variables."""
-    with opened(strategy, workload(), registry=registry, gpus=True) as trainer:
-        trainer.session.run("init")
-        yield trainer
+def lenet_begun(strategy: Strategy, registry: Registry) -> AbstractContextManager[Trainer]:
+    """Return a context with the trainer of a small LeNet on a GPU, with initialized variables."""
+    return begun(strategy, workload(), registry=registry, gpus=True)
 
 
 @pytest.mark.small
 def test_a_replayed_step_equals_an_eager_step(gpu: Gpu) -> None:
     """The first step of a session runs eagerly, the second is captured, and later steps are replayed."""
     registry = gpu.registry()
-    with begun(Single(), registry) as replaying:
+    with lenet_begun(Single(), registry) as replaying:
         history = replaying.train(range(STEPS))
         replayed = replaying.weights()
     saved, eager = None, []
     for step in range(STEPS):
-        with begun(Single(), registry) as fresh:
+        with lenet_begun(Single(), registry) as fresh:
             if saved is not None:
                 fresh.session.run("restore", feeds=saved)
             eager += fresh.train(range(step, step + 1))
@@ -68,7 +64,7 @@ def test_a_replayed_step_equals_an_eager_step(gpu: Gpu) -> None:
 @pytest.mark.small
 def test_replayed_steps_capture_and_allocate_nothing(gpu: Gpu) -> None:
     runtime, registry = gpu.counted()
-    with begun(Single(), registry) as trainer:
+    with lenet_begun(Single(), registry) as trainer:
         trainer.train(range(2))
         before = dict(runtime.calls)
         trainer.train(range(2, STEPS))
@@ -86,7 +82,7 @@ def test_replayed_steps_capture_and_allocate_nothing(gpu: Gpu) -> None:
 def test_a_step_waits_once_for_each_device(gpu: Gpu, strategy: Any) -> None:
     """A single wait for a device is enough to fetch all values of a step."""
     runtime, registry = gpu.counted()
-    with begun(strategy, registry) as trainer:
+    with lenet_begun(strategy, registry) as trainer:
         trainer.train(range(3))
         before = runtime.calls["synchronize"]
         trainer.train(range(3, 3 + STEPS))
@@ -95,7 +91,7 @@ def test_a_step_waits_once_for_each_device(gpu: Gpu, strategy: Any) -> None:
 
 def allocations(runtime: Counted, registry: Registry) -> tuple[int, int]:
     """Return the bytes that training steps allocate, and the bytes that their plan needs."""
-    with begun(Single(), registry) as trainer:
+    with lenet_begun(Single(), registry) as trainer:
         before = runtime.allocated
         trainer.train(range(STEPS))
         (plan,) = trainer.session.plans("train").values()
@@ -124,8 +120,7 @@ def test_a_wrong_label_raises_the_same_error_as_on_cpus(gpu: Gpu) -> None:
             return {**batch, "y": batch["y"] + 100 * (step == 4)}
 
     source = Mislabelled(6, (1, 16, 16), dtype="float32")
-    with opened(Single(), workload(), registry=gpu.registry(), gpus=True, source=source) as trainer:
-        trainer.session.run("init")
+    with begun(Single(), workload(), registry=gpu.registry(), gpus=True, source=source) as trainer:
         trainer.train(range(4))
         with pytest.raises(
             RunnerError, match=r"failed in step 4: IndexError: .* index 10[0-2] at \[0\] is outside 0\.\.2"

@@ -18,7 +18,7 @@ from runner.optimizers import Adam, Lbfgs, Momentum, Optimizer
 from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, Strategy, SyncData, Workload
 from tests.gpu.gpus import Gpu, on_gpu
 from tests.strategies.networks import NETWORKS, hybrid, workload_of
-from tests.strategies.training import Placed, Weights, difference, expect_same_bits, iterated, opened, trained
+from tests.strategies.training import Placed, Weights, begun, difference, expect_same_bits, iterated, trained
 
 STEPS = 6
 BATCH = 13
@@ -165,12 +165,10 @@ def test_repeated_runs_are_equal_bit_for_bit(gpu: Gpu, optimizer: Optimizer) -> 
 
 def test_a_run_on_cpus_continues_on_a_gpu(gpu: Gpu) -> None:
     registry, workload = gpu.registry(), workload_for("dropped_out", "float64")
-    with opened(Single(), workload) as first:
-        first.session.run("init")
+    with begun(Single(), workload) as first:
         first.train(range(3))
         saved = first.weights()
-    with opened(SyncData(workers=2), workload, registry=registry, gpus=True) as second:
-        second.session.run("restore", feeds=saved)
+    with begun(SyncData(workers=2), workload, saved, registry=registry, gpus=True) as second:
         second.train(range(3, STEPS))
         assert difference(second.weights(), on_cpus("dropped_out", "float64")[0]) <= TOLERANCES["float64"][0]
 
@@ -179,8 +177,7 @@ def test_evaluation_gives_the_same_scores_as_on_cpus(gpu: Gpu) -> None:
     workload = workload_for("hybrid", "float64")
     scored = []
     for registry, gpus in ((gpu.registry(), True), (load_kernels(), False)):
-        with opened(SyncData(workers=2), workload, registry=registry, gpus=gpus) as trainer:
-            trainer.session.run("init")
+        with begun(SyncData(workers=2), workload, registry=registry, gpus=gpus) as trainer:
             scored.append(trainer.evaluate())
     for name, value in scored[1].items():
         np.testing.assert_allclose(scored[0][name], value, rtol=1e-9, err_msg=name)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -183,17 +184,16 @@ def losses(*overrides: str) -> list[float]:
         "eval_batch_size": config.train.eval_batch_size,
         "dtype": "float32",
     }
-    with source_from_config(**document) as source:
-        session = LocalSession(experiment.program, experiment.cluster, load_kernels(), source)
-        try:
-            session.run("init")
-            rate = scalar(experiment.learning_rate(0), "float32")
-            return [
-                float(session.run("train", step=k, feeds={"step": scalar(k, "int64"), "learning_rate": rate})["loss"])
-                for k in range(STEPS)
-            ]
-        finally:
-            session.close()
+    with (
+        source_from_config(**document) as source,
+        closing(LocalSession(experiment.program, experiment.cluster, load_kernels(), source)) as session,
+    ):
+        session.run("init")
+        rate = scalar(experiment.learning_rate(0), "float32")
+        return [
+            float(session.run("train", step=k, feeds={"step": scalar(k, "int64"), "learning_rate": rate})["loss"])
+            for k in range(STEPS)
+        ]
 
 
 @pytest.mark.parametrize("model", ["mlp", pytest.param("lenet", marks=pytest.mark.slow)])

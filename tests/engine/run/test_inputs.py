@@ -16,7 +16,7 @@ from runner.strategies import ModelParallel, Single
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.strategies.networks import BATCH, TEST_BATCH, Examples, workload_of
-from tests.strategies.training import Placed, first_gpu, opened, trained
+from tests.strategies.training import Placed, begun, first_gpu, trained
 
 PATIENCE_S = 20.0
 
@@ -148,8 +148,7 @@ def test_layers_on_three_devices_read_every_batch_once(gpus: bool, compiled_sour
     near = local_cluster(3, latency_s=1e-9, bytes_per_s=1e15, gpus=first_gpu(3, 0, gpus))
     layers, workload = Placed(ModelParallel(workers=3), near, registry=registry), workload_of("dense")
     source = Counting(examples=Examples(BATCH, workload.fields["x"].shape))
-    with opened(layers, workload, registry, gpus=gpus, source=source) as trainer:
-        trainer.session.run("init")
+    with begun(layers, workload, registry=registry, gpus=gpus, source=source) as trainer:
         history = trainer.train(range(3))
         trainer.evaluate()
     np.testing.assert_allclose(history, trained(Single(), workload, 3)[1], rtol=1e-9)

@@ -19,7 +19,7 @@ from runner.strategies import SyncData
 from tests.engine.run.launched_programs import expect_matching_transfers
 from tests.engine.running import Bench
 from tests.strategies.networks import NETWORKS, workload_of
-from tests.strategies.training import Trainer, opened
+from tests.strategies.training import Trainer, begun, opened
 
 STEPS = [1, 2]
 WORKLOAD = workload_of(NETWORKS["dense"], Momentum(), batch_size=5)
@@ -28,8 +28,7 @@ WORKLOAD = workload_of(NETWORKS["dense"], Momentum(), batch_size=5)
 @pytest.fixture(scope="module")
 def traced(registry: Registry) -> tuple[Trainer, Timeline]:
     """Return a trainer and a timeline of two of its four steps; an evaluation runs between the two steps."""
-    with opened(SyncData(workers=2), WORKLOAD, registry) as trainer:
-        trainer.session.run("init")
+    with begun(SyncData(workers=2), WORKLOAD, registry=registry) as trainer:
         trainer.train([0])
         trainer.session.start_trace(["train"])
         trainer.train(STEPS[:1])
