@@ -67,9 +67,12 @@ class Spares:
         self.joined.spares[name] = hello
         self.monitor.watch(name, self.clock())
 
-    def take(self, worker: str, epoch: int) -> bool:
-        """Give the place of a lost worker, which was fenced, to a spare process; return False if there is none."""
-        while (spare := self.joined.take_spare(worker, self._ready)) is not None:
+    def take(self, worker: str, epoch: int, read_at: float) -> bool:
+        """Give the place of a lost worker, which was fenced, to a spare process; return False if there is none.
+
+        read_at: time at which heartbeats were read last.
+        """
+        while (spare := self.joined.take_spare(worker, self._ready(read_at))) is not None:
             self.started.discard(spare)
             self.monitor.forget(spare)
             own_log = self.supervisor.rename(spare, worker, self.logs / f"{worker}.log")
@@ -84,14 +87,11 @@ class Spares:
             return True
         return False
 
-    @property
-    def _ready(self) -> set[str]:
-        """The spare processes that have not ended, and that have recently sent a heartbeat."""
-        now, monitor = self.clock(), self.monitor
-        heard = {
-            each for each in self.joined.spares if monitor.has_heard(each) and monitor.silence_s(each, now) <= STOPPED_S
-        }
-        return {name for name in heard.difference(self.supervisor.ended) if not self.supervisor.is_stopped(name)}
+    def _ready(self, read_at: float) -> set[str]:
+        """Return the spare processes that have not ended, and had recently sent a heartbeat at ``read_at``."""
+        monitor, ended = self.monitor, self.supervisor.ended
+        living = {name for name in self.joined.spares if name not in ended and not self.supervisor.is_stopped(name)}
+        return {each for each in living if monitor.has_heard(each) and monitor.silence_s(each, read_at) <= STOPPED_S}
 
     def remove(self, name: str) -> None:
         """End a spare process of this host or give it up, and forget it; log a warning if it does not end."""

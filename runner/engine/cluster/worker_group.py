@@ -55,7 +55,7 @@ class WorkerGroup:
     ticket: Callable[[str, int], bytes] = lambda worker, epoch: b""
 
     def __post_init__(self) -> None:
-        self._checked_at = self._resumed_at = self._replaced_at = self.clock()
+        self._checked_at = self._resumed_at = self._replaced_at = self._failed_at = self.clock()
         self._next_check = self._checked_at + _CHECK_S
         self._unread: deque[Received] = deque()
         self.absent: set[str] = set()
@@ -133,7 +133,7 @@ class WorkerGroup:
             each.clear()
         with self._mark_failure():
             self.endpoint.advance(epoch, absent)
-            new = [worker for worker in absent if not self.spares.take(worker, epoch)]
+            new = [worker for worker in absent if not self.spares.take(worker, epoch, self._failed_at)]
             self.start(new, epoch, self.joined.hosts)
         self._replaced_at = self.clock()
         others = [worker for worker in self.workers if worker not in self.absent]
@@ -256,7 +256,7 @@ class WorkerGroup:
         try:
             yield
         except BaseException:
-            self._failed = True
+            self._failed, self._failed_at = True, self.clock()
             raise
 
     @contextmanager

@@ -154,6 +154,21 @@ def test_spare_process_that_cannot_take_over_is_not_used(
     assert messages.Replace not in [type(each.message) for each in iter(lambda: spare.receive(0), None)]
 
 
+@pytest.mark.parametrize("slow", ["checkpoint", "end of the lost worker"])
+def test_spare_process_is_used_although_the_master_was_busy_since_the_loss(
+    slow: str, elsewhere: Stage, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master reads no heartbeats while it completes a checkpoint or waits for the end of the lost process."""
+    spare = join(elsewhere, {})
+    if slow == "checkpoint":
+        elsewhere.network.clock.advance(4.0)
+    else:
+        monkeypatch.setattr(elsewhere.supervisor, "remove", lambda name: elsewhere.network.clock.advance(4.0))
+    lose_worker_1(elsewhere)
+    assert started == [["spare-0", "spare-1"], []]
+    assert [type(next_of(spare).message) for _ in range(3)][-1] == messages.Replace
+
+
 def test_spare_processes_end_with_the_run(elsewhere: Stage, started: Started) -> None:
     spare = join(elsewhere, {})
     elsewhere.group.dismiss(messages.Shutdown(7, "why"))
