@@ -77,7 +77,8 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
         )
     saver, copies = ("main", CHECKPOINT_COPIES) if own_process else ("master", CHECKPOINT_COPIES + BOUNDARY_COPIES)
     found[saver] = replace(found[saver], checkpoint=copies * _variable_bytes(program))
-    return [*found.values(), *(ProcessMemory(f"spare-{number}") for number in range(experiment.spares))]
+    data = dataset_bytes(experiment)
+    return [*found.values(), *(ProcessMemory(f"spare-{number}", data=data) for number in range(experiment.spares))]
 
 
 def memory_of(experiment: Experiment) -> list[ProcessMemory]:
@@ -174,10 +175,9 @@ def most_bytes(experiment: Experiment) -> int:
     """Return an upper bound, in bytes, on the memory of a run, as if every value of the graph had its own buffer."""
     program = experiment.program
     values = sum(spec.nbytes for node in program.graph for spec in node.outputs)
-    processes = 1 if program.one_process is not None else program.workers + program.servers + 1
-    spares = experiment.spares * PROGRAM_BYTES
+    processes = 1 if program.one_process is not None else program.workers + program.servers + 1 + experiment.spares
     saved = (CHECKPOINT_COPIES + BOUNDARY_COPIES + _FETCH_COPIES) * _variable_bytes(program)
-    return values + saved + spares + processes * (dataset_bytes(experiment) + PROGRAM_BYTES)
+    return values + saved + processes * (dataset_bytes(experiment) + PROGRAM_BYTES)
 
 
 def _variable_bytes(program: Program) -> int:

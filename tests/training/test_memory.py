@@ -56,11 +56,11 @@ def test_every_process_holds_its_variables_and_the_data() -> None:
     assert found["ps-0"].sent + found["ps-1"].sent > 2 * servers_hold, "for checkpoints and in steps"
 
 
-def test_spare_processes_hold_their_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spare_processes_hold_their_program_and_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     spares = ("parallelism=sync_data", "parallelism.workers=2", "cluster.spares=2")
     found = planned(*spares)
     assert list(found) == ["master", "worker-0", "worker-1", "spare-0", "spare-1"]
-    assert found["spare-1"].total == PROGRAM_BYTES
+    assert found["spare-1"].total == PROGRAM_BYTES + memory.dataset_bytes(build(small_config(*spares)))
     assert list(planned(*spares, "train.restarts=0")) == ["master", "worker-0", "worker-1"]
     limit = 2 * (memory.most_bytes(build(small_config(*spares[:2]))) + PROGRAM_BYTES)
     monkeypatch.setattr(memory, "usable_memory", lambda: limit)

@@ -7,6 +7,7 @@
   processes that wait to replace lost workers. ``supervisor``, ``processes``, ``command_process`` and ``process_exit``:
   the processes of this host and their exits.
 * ``worker_process``, ``worker`` and ``loaded_plan``: the process of a worker, its main loop, and its plans.
+  ``preparation``: the preparation of a spare process.
 * ``mailbox``, ``arrivals`` and ``wire_rendezvous``: the messages and tensors of a worker.
 * ``assignment`` and ``worker_setup``: documents from the master to a worker.
 * ``emulation``: emulation of slow networks and slow workers.

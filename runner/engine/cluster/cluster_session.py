@@ -105,6 +105,8 @@ class ClusterSession(session.Session):
         arenas = len(self._program.clients) * (1 + len(self._workers))
         group = self._start_workers(*named, queued_messages=queued_messages, arenas=arenas)
         self._started = self._stack.enter_context(group)
+        if self._launcher.spares:
+            self._started.spares.prepare(messages.Setup(), self._setup_document({}))
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -348,6 +350,7 @@ class ClusterSession(session.Session):
                 self._unloaded.append(plan)
                 raise
             self._plans[key] = plan
+            self._prepare_spares(plan)
             for device_plan in plan.plans.values():
                 self._libraries[DeviceName.parse(device_plan.device).type or ""] |= device_plan.libraries
         return plan
@@ -360,6 +363,13 @@ class ClusterSession(session.Session):
         for worker in workers:
             document = encode_document(plan.assignments[worker].to_document())
             self._group.send(worker, messages.Load(plan.name), document)
+
+    def _prepare_spares(self, plan: RemotePlan) -> None:
+        """Send the assignment of a worker to the spare processes. A GPU's memory may not suffice for two processes."""
+        worker = next((each for each in plan.assignments if each not in self._setup.gpus), None)
+        if self._launcher.spares and worker is not None:
+            document = encode_document(plan.assignments[worker].to_document())
+            self._group.spares.prepare(messages.Load(plan.name), document)
 
     def _setup_document(self, addresses: Mapping[str, str]) -> bytes:
         return encode_document(replace(self._setup, addresses=addresses).to_document())

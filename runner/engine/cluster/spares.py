@@ -35,6 +35,22 @@ class Spares:
     ticket: Callable[[str, int], bytes] = lambda worker, epoch: b""
     started: set[str] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self._documents: list[tuple[messages.Setup | messages.Load, bytes]] = []
+
+    def prepare(self, message: messages.Setup | messages.Load, document: bytes) -> None:
+        """Send a document to all spare processes, also to those that join later; see ``preparation``.
+
+        A spare process that cannot be reached is removed.
+        """
+        self._documents.append((message, document))
+        for name in list(self.joined.spares):
+            try:
+                self.endpoint.send(name, message, [document])
+            except ClusterError as error:
+                log.warning("%s", error)
+                self.remove(name)
+
     def start_missing(self) -> None:
         """Start spare processes in place of those that were used or have ended.
 
@@ -61,6 +77,8 @@ class Spares:
         try:
             self.endpoint.connect(name, hello.address or inbox_address(self.directory, name))
             self.endpoint.send(name, messages.Welcome())
+            for message, document in self._documents:
+                self.endpoint.send(name, message, [document])
         except (ClusterError, SecurityError) as error:
             log.warning("%s cannot be used: %s", where, error)
             return

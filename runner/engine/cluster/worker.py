@@ -47,6 +47,13 @@ _CUT_OFF_S = 10.0  # seconds for which a worker over TCP waits for a recovery; t
 SourceMaker = Callable[[Mapping[str, Any]], InputSource]
 
 
+def close_source(source: InputSource | None) -> None:
+    """Close an input source, if it can be closed."""
+    close = getattr(source, "close", None)
+    if close is not None:
+        close()
+
+
 @dataclass
 class Worker:
     """The state of a worker, and the handlers of the messages that it receives.
@@ -172,10 +179,8 @@ class Worker:
         log.info("epoch %d begins with a replacement for %s", message.begins, ", ".join(message.lost))
 
     def _close_source(self) -> None:
-        close = getattr(self._source, "close", None)
-        self._source = None
-        if close is not None:
-            close()
+        source, self._source = self._source, None
+        close_source(source)
 
     def _answer(self, request: Request) -> None:
         received = request.received

@@ -1,7 +1,7 @@
 """The process of a worker or parameter server: it joins the run, sends heartbeats and runs the main loop.
 
-A spare process also joins the run and sends heartbeats. When the master sends it the ticket of a lost process, it joins
-again as that process.
+A spare process also joins the run, prepares and sends heartbeats. When the master sends it the ticket of a lost
+process, it joins again as that process.
 """
 
 import logging
@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from runner.engine.cluster.joining import host_facts
 from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, WAIT_S, Mailbox
+from runner.engine.cluster.preparation import Preparation
 from runner.engine.cluster.processes import dump_stacks_on_signal
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Identity
@@ -52,10 +53,11 @@ def main(master: str, key: Path, host: str, facts: Mapping[str, str], make_sourc
     interrupts = Interrupts()
     logging.basicConfig(level=logging.INFO, format=_FORMAT)
     registry = load_kernels()  # first, because thread limits apply only to loaded libraries
+    preparation = Preparation(make_source, registry)
 
     def work(joined: _Joined, ticket: Ticket) -> int:
         processes = messages.process_names(ticket.peers, ticket.servers)
-        given = (master, processes, make_source, registry, joined.progress, joined.lines)
+        given = (master, processes, preparation.source, registry, joined.progress, joined.lines)
         spins = _SPINS if len(processes) * ticket.threads <= usable_cores() else 0
         return Worker(joined.endpoint, Mailbox(joined.endpoint), *given, spins).serve(joined.check)
 
@@ -64,8 +66,9 @@ def main(master: str, key: Path, host: str, facts: Mapping[str, str], make_sourc
         key.unlink(missing_ok=True)
         if ticket.role != messages.SPARE_ROLE:
             return work(joined, ticket)
-        replaced = _wait_for_replacement(joined)
+        replaced = _wait_for_replacement(joined, preparation)
     if replaced is None:
+        preparation.close()
         return 0
     with _joined(master, replaced, facts, interrupts) as joined:
         return work(joined, replaced)
@@ -142,8 +145,8 @@ class Interrupts:
         raise KeyboardInterrupt
 
 
-def _wait_for_replacement(joined: _Joined) -> Ticket | None:
-    """Wait as a spare process for the ticket of a lost process, and return it; return None if the run has ended.
+def _wait_for_replacement(joined: _Joined, preparation: Preparation) -> Ticket | None:
+    """Prepare, wait for the ticket of a lost process, and return it; return None if the run has ended.
 
     Then writes to the log of the lost process if that log is on this host.
     """
@@ -151,18 +154,19 @@ def _wait_for_replacement(joined: _Joined) -> Ticket | None:
     while True:
         joined.check()
         received = joined.endpoint.receive(WAIT_S)
-        match None if received is None else received.message:
+        if received is None:
+            continue
+        match received.message:
             case messages.Replace(log=path):
-                assert received is not None
                 if path:
                     _redirect_output(path)
                 return Ticket.from_bytes(received.frames[0], "ticket")
             case messages.Shutdown():
                 return None
-            case None | messages.Hello():
+            case messages.Hello():
                 continue
-            case other:
-                raise SecurityError(f"{other.kind!r} to {joined.endpoint.name}: unexpected message")
+            case _:
+                preparation.handle(received)
 
 
 def _redirect_output(path: str) -> None:

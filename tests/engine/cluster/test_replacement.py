@@ -1,5 +1,6 @@
 """Lost workers are replaced: the others keep their processes, and the results are those of an undisturbed session."""
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -225,6 +226,10 @@ def test_launched_clients_are_dropped_and_can_be_launched_again(sessions: Sessio
         assert min(min(each.turns.values()) for each in endings) == 0, "turns are counted from the recovery"
 
 
+LOADED = ("init-0", "train-1", "eval-2", "save-3")
+READY = re.compile(r"the (.+) (?:is|are) ready")
+
+
 @pytest.mark.parametrize("over_tcp", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_spare_process_takes_over(sessions: Sessions, over_tcp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     wait_for_spares(monkeypatch)
@@ -239,6 +244,8 @@ def test_spare_process_takes_over(sessions: Sessions, over_tcp: bool, monkeypatc
         taken = waited.pop(supervised["worker-1"].pid)
         (other,) = waited.values()
         assert supervised["worker-0"].pid == processes["worker-0"].pid
+        ready = READY.findall((sessions.logs / f"{taken}.log").read_text())[-5:]
+        assert ready == ["input source", *(f"kernels of the plan {name}" for name in LOADED)]
         newest = psutil.Process(supervised[taken].pid)
         assert newest not in processes.values(), "a new spare process waits"
         expect_same_losses(losses(session), expected)

@@ -130,6 +130,25 @@ def end_process(stage: Stage, signum: int) -> None:
     wait_until(lambda: process.is_stopped or process.poll() is not None)
 
 
+def test_spare_processes_get_all_documents_whenever_they_join(elsewhere: Stage, started: Started) -> None:
+    elsewhere.group.spares.prepare(messages.Setup(), b"setup")
+    spare = join(elsewhere, {})
+    elsewhere.group.spares.prepare(messages.Load("train-0"), b"assignment")
+    received = [next_of(spare) for _ in range(4)]
+    assert [each.message for each in received[1:]] == [messages.Welcome(), messages.Setup(), messages.Load("train-0")]
+    assert [bytes(each.frames[0]) for each in received[2:]] == [b"setup", b"assignment"]
+
+
+def test_spare_process_that_cannot_be_reached_is_removed(elsewhere: Stage, started: Started) -> None:
+    spare = join(elsewhere, {})
+    elsewhere.network.kill("spare-0")
+    elsewhere.group.spares.prepare(messages.Load("train-0"), b"assignment")
+    assert not elsewhere.group.spares.joined.spares
+    assert not isinstance(list(iter(lambda: spare.receive(0), None))[-1].message, messages.Load)
+    elsewhere.group.spares.start_missing()
+    assert started == [["spare-0", "spare-1"], ["spare-0"]]
+
+
 FAULTS: dict[str, tuple[Mapping[str, str], Callable[[Stage], object], str]] = {
     "other facts": ({"numpy": "1"}, lambda stage: None, "spare-0 .* was refused: numpy is 1, expected none"),
     "lost connection": ({}, lambda stage: stage.network.kill("spare-0"), "could not send 'replace' to spare-0"),

@@ -167,12 +167,15 @@ class Replace(Message, kind="replace", senders=MASTERS, has_document=True):
 
 @dataclass(frozen=True)
 class Setup(Message, kind="setup", senders=MASTERS, has_document=True):
-    """The setup document of a worker, sent once; see ``worker_setup``."""
+    """The setup document of a worker, sent once; see ``worker_setup``. A spare process prepares with it."""
 
 
 @dataclass(frozen=True)
 class Load(Message, kind="load", senders=MASTERS, has_document=True):
-    """A plan to load under the name ``plan``; the document is the receiver's ``Assignment`` (its part of the plan)."""
+    """A plan to load under the name ``plan``; the document is the receiver's ``Assignment`` (its part of the plan).
+
+    A spare process prepares with the assignment of another process.
+    """
 
     plan: PlanId
 
