@@ -23,8 +23,9 @@ from runner.errors import ClusterError, NotStartedAgainError, ResourceError, Run
 
 log = logging.getLogger(__name__)
 
-_CHECK_S = 0.25  # seconds between two checks of all workers, however many messages arrive
+_CHECK_S = 0.1  # seconds between two checks of all workers, however many messages arrive
 _DRAIN_S = 0.2  # longest time in seconds for which a check reads messages before it examines processes and heartbeats
+_LAST_S = 0.05  # longest time in seconds for which messages are read after a signal has killed a worker
 _BYE_S = 10.0
 _DISMISS_S = 2.0
 _EXIT_S = 5.0
@@ -117,12 +118,11 @@ class WorkerGroup:
     def replace(self, lost: str, epoch: int) -> list[str]:
         """Kill a lost worker, start another process in its place, and make all others drop the interrupted step.
 
-        A spare process takes the place of the worker if there is one.
-
-        Also replaces every worker that has ended, is silent, or whose replacement is not complete. Returns the names of
-        all replaced workers when the other workers are in the new epoch. The caller then calls :meth:`set_up`, loads
-        the plans on the replacements and calls :meth:`complete`; until then, the other workers can run the plans in
-        which no absent worker takes part. Raises WorkerLostError if another worker is lost.
+        A spare process takes the place of the worker if there is one. Also replaces every worker that has ended, is
+        silent, or whose replacement is not complete. Returns the names of all replaced workers when the others are in
+        the new epoch. The caller then calls :meth:`set_up`, loads the plans on the replacements and calls
+        :meth:`complete`; until then, the others can run the plans in which no absent worker takes part. Raises
+        WorkerLostError if another worker is lost.
         """
         self.absent |= {lost, *self.supervisor.ended, *self._lost} & set(self.workers)
         absent = sorted(self.absent)
@@ -351,7 +351,6 @@ class WorkerGroup:
 
         The cause is the first error that a worker sends within a short time before it leaves the run; otherwise the
         death of a worker that died before ``reporter``, the sender of ``error``; otherwise ``error`` itself.
-
         Workers may lose their connections to a host before the master counts the host as silent. If workers run on
         other hosts, this method therefore waits for such a silence, which is then the cause.
         """
@@ -359,8 +358,9 @@ class WorkerGroup:
             return error
         begun = self.clock()
         silent_s = self.launcher.silence_s + _CHECK_S if self.joined.unwatched else 0.0
-        while (waited := self.clock() - begun) < max(self.supervisor.report_s, silent_s):
-            received = self.endpoint.receive(min(_CHECK_S, self.supervisor.report_s))
+        limit_s = max(self.supervisor.report_s, silent_s)
+        while (waited := self.clock() - begun) < (_LAST_S if self.supervisor.has_crashed else limit_s):
+            received = self.endpoint.receive(_LAST_S)
             if received is None:
                 if self.supervisor.has_crashed or (waited > self.supervisor.report_s and self.supervisor.failure()):
                     break

@@ -14,8 +14,10 @@ from runner.engine.cluster.command_process import CommandProcess
 from runner.engine.cluster.launchers import HostsLauncher
 from runner.engine.cluster.processes import runner_command
 from runner.engine.cluster.supervisor import Supervisor
+from runner.engine.cluster.transport.messages import STEP, Done
 from runner.errors import ClusterError, WorkerLostError
 from runner.system import slurm
+from tests.engine.cluster.stage import SLEEPS, WORKERS, Stage
 from tests.engine.cluster.test_processes import wait_until_dead
 from tests.engine.cluster.transport.test_ticket import PLAIN
 from tests.integration.command import wait_until
@@ -52,6 +54,17 @@ def test_ended_task_of_a_running_command_is_noticed_and_can_be_replaced(
     wait_until(lambda: supervisor.failure() is not None)
     assert str(supervisor.failure()).startswith("worker-2 on n3: exited with exit code 7\n")
     assert not supervisor.has_crashed
+
+
+def test_reported_kill_is_noticed_soon_although_other_messages_keep_arriving(elsewhere: Stage, tmp_path: Path) -> None:
+    """Many workers send heartbeats; the clock is virtual."""
+    log_path = tmp_path / "srun.log"
+    elsewhere.supervisor.start_command("srun", SLEEPS, log_path, {}, WORKERS)
+    log_path.write_text("srun: error: n2: task 1: Killed\n")
+    elsewhere.beat(0, STEP, 7, *(number / 50 for number in range(500)))
+    with pytest.raises(WorkerLostError, match=r"^worker-1 on n2: killed"):
+        elsewhere.group.gather(["worker-0"], Done)
+    assert elsewhere.network.clock.now < 0.25
 
 
 def test_spare_task_takes_the_name_and_gives_its_place_to_the_next_one(supervisor: Supervisor, tmp_path: Path) -> None:
