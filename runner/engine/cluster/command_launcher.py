@@ -35,9 +35,11 @@ class CommandLauncher(RemoteLauncher):
     logs: Path
     threads: int
 
-    def _start_command(self, name: str, argv: Sequence[str], supervisor: Supervisor, tasks: Sequence[str]) -> None:
+    def _start_command(
+        self, name: str, argv: Sequence[str], supervisor: Supervisor, tasks: Sequence[str], nodes: Sequence[str] = ()
+    ) -> None:
         environment = {**os.environ, **thread_budget(self.threads)}
-        supervisor.start_command(name, argv, self.logs / f"{name}.log", environment, tasks)
+        supervisor.start_command(name, argv, self.logs / f"{name}.log", environment, tasks, nodes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +57,34 @@ class SlurmLauncher(CommandLauncher):
         """Start ``srun``; raises ResourceError if it cannot be started, and the errors of :func:`placed`."""
         supervisor.end_idle_commands()
         epoch = next(iter(tickets.values())).epoch
-        name, tasks = "srun", [f"--ntasks={len(tickets)}", f"--cpus-per-task={self.threads}"]
+        name, tasks, nodes = "srun", [f"--ntasks={len(tickets)}", f"--cpus-per-task={self.threads}"], list[str]()
         if hosts:
             name = f"srun-{epoch}" + "-spares" * is_spare(next(iter(tickets)))
-            nodes = placed(list(tickets), hosts, self.nodes(), self.threads)
+            nodes = self._placed(list(tickets), hosts, supervisor)
             tasks += ["--distribution=arbitrary", f"--nodelist={','.join(nodes)}"]
         prefix = self.keys / f"{name}-"
         for number, ticket in enumerate(tickets.values()):
             store_ticket(Path(f"{prefix}{number}.key"), ticket)
         script = ["sh", "-c", _OWN_KEY, "sh", str(prefix)]
         argv = [*SRUN, *tasks, *script, *runner_command(), *join_arguments(address, self.options)]
-        self._start_command(name, argv, supervisor, list(tickets))
+        self._start_command(name, argv, supervisor, list(tickets), nodes)
+
+    def _placed(self, names: Sequence[str], hosts: Hosts, supervisor: Supervisor) -> list[str]:
+        """Return the nodes of processes to start; see :func:`placed`, whose errors this method raises.
+
+        Processes that have not joined yet have their nodes too. If a worker then has no node, it gets the node of a
+        spare process that has not joined: with ``--overlap``, they may share CPUs.
+        """
+        started = {name: node for command in supervisor.commands for name, node in command.nodes.items()}
+        living = {name: node for name, node in started.items() if name not in supervisor.ended}
+        nodes = self.nodes()
+        try:
+            return placed(names, {**hosts, **living}, nodes, self.threads)
+        except ClusterError:
+            if is_spare(names[0]):
+                raise
+            workers = {name: node for name, node in living.items() if not is_spare(name)}
+            return placed(names, {**hosts, **workers}, nodes, self.threads)
 
     def close(self) -> None:
         for path in self.keys.glob("*.key"):

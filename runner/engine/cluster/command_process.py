@@ -21,11 +21,21 @@ class CommandProcess(WorkerProcess):
     """
 
     def __init__(
-        self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str], tasks: Sequence[str]
+        self,
+        name: str,
+        argv: Sequence[str],
+        log_path: Path,
+        environment: Mapping[str, str],
+        tasks: Sequence[str],
+        nodes: Sequence[str] = (),
     ) -> None:
-        """Start the command; raises the errors of :class:`WorkerProcess`. tasks: names of the processes, by number."""
+        """Start the command; raises the errors of :class:`WorkerProcess`.
+
+        tasks: names of the processes, by number. nodes: their nodes, if the command was given nodes.
+        """
         super().__init__(name, argv, log_path, environment, has_input=True)
         self._tasks = dict(enumerate(tasks))
+        self._nodes = dict(enumerate(nodes))
         self._places = {name: number for number, name in enumerate(tasks)}
         self._count = len(tasks)
         self._read = self._log_begin
@@ -36,6 +46,11 @@ class CommandProcess(WorkerProcess):
     def tasks(self) -> list[str]:
         """Names of the processes that this command has started, without those that were given up."""
         return list(self._tasks.values())
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """Process -> its node, for the :attr:`tasks` for which the command was given nodes."""
+        return {name: self._nodes[number] for number, name in self._tasks.items() if number in self._nodes}
 
     def give_up(self, worker: str) -> None:
         """Ignore the process of ``worker`` from now on, because another process takes its place."""

@@ -41,11 +41,17 @@ class Supervisor:
         return worker
 
     def start_command(
-        self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str], tasks: Sequence[str]
+        self,
+        name: str,
+        argv: Sequence[str],
+        log_path: Path,
+        environment: Mapping[str, str],
+        tasks: Sequence[str],
+        nodes: Sequence[str] = (),
     ) -> CommandProcess:
-        """Start and watch a command that starts workers. tasks: names of the workers, by number."""
+        """Start and watch a command that starts workers. tasks, nodes: see :class:`CommandProcess`."""
         self._require_new(name)
-        command = self.workers[name] = CommandProcess(name, argv, log_path, environment, tasks)
+        command = self.workers[name] = CommandProcess(name, argv, log_path, environment, tasks, nodes)
         return command
 
     def _require_new(self, name: str) -> None:

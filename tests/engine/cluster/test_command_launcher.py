@@ -1,15 +1,18 @@
 """Commands that start workers on other hosts: their text, reports of ended tasks, and the nodes of replacements."""
 
+import itertools
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.engine.cluster.command_launcher import placed
+from runner.engine.cluster import command_launcher
+from runner.engine.cluster.command_launcher import SlurmLauncher, placed
 from runner.engine.cluster.command_process import CommandProcess
 from runner.engine.cluster.launchers import HostsLauncher
 from runner.engine.cluster.processes import runner_command
@@ -158,6 +161,50 @@ def test_replacement_is_on_its_node_or_on_one_with_room(
     else:
         with pytest.raises(ClusterError, match=r"^worker-1 cannot .* 2 unused CPUs; .* failed: n1; a cancelled or req"):
             placed(lost, hosts, living, threads=2)
+
+
+def slurm_started(
+    supervisor: Supervisor, folder: Path, monkeypatch: pytest.MonkeyPatch, hosts: Mapping[str, str], nodes: str
+) -> Callable[[str], str]:
+    """Return a function that starts a process under Slurm, and returns its node. nodes: names, with one CPU each."""
+    monkeypatch.setattr(command_launcher, "SRUN", ("sh", "-c", "exec sleep 60"))
+    cpus = dict.fromkeys(nodes.split(), 1)
+    launcher = SlurmLauncher(address="tcp://n1:5", logs=folder, threads=1, keys=folder, nodes=lambda: cpus)
+    epochs = itertools.count(2)
+
+    def started(name: str) -> str:
+        launcher.start({name: replace(PLAIN, epoch=next(epochs))}, launcher.address, supervisor, folder, hosts)
+        return next(command.nodes[name] for command in supervisor.commands if name in command.nodes)
+
+    return started
+
+
+HOSTS = {"worker-0": "n1", "worker-1": "n2"}
+
+
+def test_spare_process_is_not_placed_on_the_node_of_a_process_that_is_starting(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = slurm_started(supervisor, tmp_path, monkeypatch, HOSTS, "n1 n2 n3 n4")
+    assert (started("spare-0"), started("spare-1")) == ("n3", "n4")
+    supervisor.remove("worker-1")
+    supervisor.rename("spare-1", "worker-1", tmp_path / "worker-1.log")
+    assert started("spare-1") == "n2", "the worker has moved to n4"
+    with pytest.raises(ClusterError, match=r"^spare-2 cannot be started"):
+        started("spare-2")
+    supervisor.workers["srun-2-spares"].kill()
+    wait_until(lambda: "spare-0" in supervisor.ended)
+    assert started("spare-2") == "n3"
+
+
+def test_worker_that_has_lost_its_node_may_share_that_of_a_spare_process_that_is_starting(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = slurm_started(supervisor, tmp_path, monkeypatch, HOSTS, "n1 n3 n4")
+    assert (started("spare-0"), started("worker-1")) == ("n3", "n4")
+    supervisor.remove("worker-1")
+    started = slurm_started(supervisor, tmp_path, monkeypatch, HOSTS, "n1 n3")
+    assert started("worker-1") == "n3"
 
 
 def test_nodes_that_have_not_failed_are_those_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
