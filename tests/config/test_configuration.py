@@ -22,7 +22,7 @@ from tests.small_runs import composed_config as composed
 OPTIONS = [(group, name) for group, table in GROUPS.items() for name in table]
 CLUSTERS = """
 backup_k40 dgx_pair distbelief ethernet k20x8 k20x8_delayed null_k40 rack servers_k40 servers_k40_shared slow_network
-slow_worker this_machine titan_x tpu_v2
+slow_worker this_machine titan_x tpu_v2 two_hosts
 """
 PRESETS = {
     **{("cluster", name): "local" for name in CLUSTERS.split()},
