@@ -107,8 +107,8 @@ def _list(paths: Mapping[str, Path], reader: TableReader) -> str:
 
 _UNKNOWN = "unknown"
 _ESTIMATE = (
-    f"time {_UNKNOWN}: no seed was run. `runner table run NAME --budget 0s` estimates the time by a few updates, "
-    "if the run fits into the memory of this machine."
+    f"time {_UNKNOWN}: no seed was run. `runner table run NAME --budget 0s` estimates the time by a few updates, of a "
+    "smaller batch if the memory of this machine requires it."
 )
 
 
