@@ -35,7 +35,7 @@ stale: the configuration, the data or the program changed. refused: the run cann
 """
 
 _PER_WORKER = 2
-_SMALL = 8  # examples per worker of the batch that is timed in place of one that exceeds the memory
+_SMALL = 8  # examples of the batch that is timed in place of one that exceeds the memory
 _STEPS = 2
 
 
@@ -117,22 +117,29 @@ def with_synthetic_data(experiment: Experiment, batches: Sequence[int]) -> Exper
 def estimated_s(experiment: Experiment, require_fit: Callable[[Experiment], None], *, synthetic: bool) -> float | None:
     """Return the seconds of all updates of a run, estimated by its first updates; None if they cannot be made here.
 
-    If the batch does not fit into the memory of this machine, one of eight examples per worker is tried, which is
-    halved until it fits, and the time of an update is multiplied accordingly. require_fit: raises ResourceError for an
-    experiment that does not fit. synthetic: whether to replace the dataset; None is returned if no data can replace it.
+    If the run does not fit into the memory of this machine, one worker with all cores makes updates of eight examples,
+    or of fewer until they fit, and the time of an example counts. require_fit: raises ResourceError for an experiment
+    that does not fit. synthetic: whether to replace the dataset; None is returned if no data can replace it.
     """
     batch = whole = experiment.config.train.batch_size
-    small = _SMALL * experiment.config.parallelism.workers
     tried: Experiment | str = with_synthetic_data(experiment, [whole]) if synthetic else experiment
     while not isinstance(tried, str):
         try:
             require_fit(tried)
         except ResourceError:
-            batch = min(batch // 2, small)
-            tried = with_synthetic_data(experiment, [batch]) if batch else "not even one example fits"
+            batch = min(batch // 2, _SMALL)
+            tried = with_synthetic_data(_with_one_worker(experiment), [batch]) if batch else "no example fits"
         else:
             return first_steps(tried).step_s * experiment.total_steps * whole / batch
     return None
+
+
+def _with_one_worker(experiment: Experiment) -> Experiment:
+    """Return an experiment, not yet built, with one worker that has all cores."""
+    config = experiment.config
+    cluster = replace(config.cluster, threads_per_worker=usable_cores())
+    parallelism = replace(config.parallelism, workers=1)
+    return replace(experiment, config=replace(config, cluster=cluster, parallelism=parallelism))
 
 
 def _synthetic(data: DatasetSettings, examples: int) -> DatasetSettings | None:

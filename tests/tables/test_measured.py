@@ -22,6 +22,7 @@ from runner.data import Synthetic
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError, ResourceError
 from runner.records.summary import Summary
+from runner.system.machine import usable_cores
 from runner.tables.measured import data_digest, weight_difference
 from runner.tables.results import Result, folder_of, write_result
 from runner.tables.table_file import table_names
@@ -164,10 +165,11 @@ def test_missing_runs_are_listed(own: Path, tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("batch", "most", "expected"), [(8, 8, 8), (8, 7, 4), (8, 3, 2), (8, 0, None), (24, 23, 8), (24, 5, 4)]
 )
-def test_the_time_of_a_run_that_does_not_fit_follows_from_a_smaller_batch(
+def test_the_time_of_a_run_that_does_not_fit_follows_from_a_smaller_batch_of_one_worker(
     own: Path, capsys: Capture, batch: int, most: int, expected: int | None
 ) -> None:
-    changed(own, runs__whole__overrides=[f"train.batch_size={batch}"])
+    parallel = ["parallelism=sync_data", "parallelism.workers=2", "cluster.threads_per_worker=1"]
+    changed(own, runs__whole__overrides=[f"train.batch_size={batch}", *parallel])
     tried = []
 
     def require(experiment: Experiment) -> None:
@@ -175,14 +177,16 @@ def test_the_time_of_a_run_that_does_not_fit_follows_from_a_smaller_batch(
             raise ResourceError("too little memory")
 
     def steps(experiment: Experiment) -> FirstSteps:
-        tried.append(experiment.config.train.batch_size)
+        config = experiment.config
+        tried.append((config.train.batch_size, config.parallelism.workers, config.cluster.threads_per_worker))
         return FirstSteps("", 2.0, (1.0,))
 
     with ExitStack() as patched:
         patched.enter_context(patch("runner.commands.table_run.require_memory", require))
         patched.enter_context(patch("runner.tables.checking.first_steps", steps))
         assert run(own, "--cells", "whole", "--budget", "0s") == 0
-    assert tried == ([] if expected is None else [expected])
+    one = (expected, 2, 1) if expected == batch else (expected, 1, usable_cores())
+    assert tried == ([] if expected is None else [one])
     assert ("skipped: too little memory" in capsys.readouterr().err) == (most < batch)
     estimates = own.parents[2] / "results" / "mine" / "estimates.json"
     assert estimates.exists() == (expected is not None)
