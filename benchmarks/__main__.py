@@ -16,6 +16,7 @@ VERBS: Mapping[str, str] = {
     "null_step": "benchmarks.null_step",
     "tcp": "benchmarks.tcp",
     "simulator": "benchmarks.simulator",
+    "recommend": "benchmarks.recommend",
     "table": "benchmarks.paper_table",
 }
 """Verb -> module whose ``main`` runs the verb. A module is imported on use, so that "gpu" needs no Hydra or MLflow."""

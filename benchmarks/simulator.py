@@ -23,6 +23,7 @@ from benchmarks.simulator_page import Compared, page, plot
 from benchmarks.subjects import SubjectSpec
 from runner.engine.graph import state_dtype
 from runner.engine.run.step_driver import bind
+from runner.engine.simulate.profile import Signature
 from runner.errors import RunnerError
 from runner.system.machine import usable_cores
 from runner.training.link_test import measure_messages
@@ -31,13 +32,18 @@ from runner.training.simulation import session_of
 
 PROFILE = Path("benchmarks/results/simulator_profile.json")
 SEED, CONFIGURATIONS, ROUNDS, SECONDS = 2026, 44, 5, 2.0
+OVERLAPPING = ("async_data", "sandblaster")
 WARM_UP, LEAST_STEPS, MOST_STEPS, SIMULATED_STEPS = 5, 5, 400, 6
+
+
+def described(profile: Path) -> tuple[str, str]:
+    """Return overrides that describe this machine by a profile."""
+    return ("cluster=this_machine", f"cluster.hardware.kinds.process.profile={profile}")
 
 
 def simulate(subject: Compared, profile: Path) -> None:
     """Simulate a configuration with a profile."""
-    described = ("cluster=this_machine", f"cluster.hardware.kinds.process.profile={profile}")
-    config = configuration([*described, *subject.configuration.overrides()])
+    config = configuration([*described(profile), *subject.configuration.overrides()])
     session = session_of(config, 1000)
     driver = bind(session.program.step_driver, session)
     rates = np.zeros(config.optimizer.for_batch(config.train.batch_size).rate_shape, state_dtype(config.precision))
@@ -51,13 +57,12 @@ def simulate(subject: Compared, profile: Path) -> None:
     subject.origins = session.origins
 
 
-def run(subject: Compared, seconds: float, folder: Path) -> None:
-    """Start a configuration, time updates for about ``seconds``, and end it. Raises SubjectError.
+def timed(overrides: Sequence[str], seconds: float, folder: Path, *, overlap: bool) -> float:
+    """Start a configuration, time updates for about ``seconds``, and end it; return the seconds of one evaluation.
 
-    The median counts; if clients overlap, so that updates do not end one by one, the mean.
+    The median counts; if clients overlap, so that updates do not end one by one, the mean. Raises SubjectError.
     """
-    spec = SubjectSpec("run", "", "benchmarks.configured", subject.configuration.overrides())
-    overlap = subject.configuration.strategy in ("async_data", "sandblaster")
+    spec = SubjectSpec("run", "", "benchmarks.configured", tuple(overrides))
     with SubjectProcess(spec, threads=usable_cores(), log=folder / "log", pinned=False) as process:
         process.ask("load")
         warm = process.ask("run", phase="evaluations", times=WARM_UP)["seconds"]
@@ -65,7 +70,7 @@ def run(subject: Compared, seconds: float, folder: Path) -> None:
         found = process.ask("run", phase="evaluations", times=count)
     each = [step / passes for step, passes in zip(found["seconds"], found["losses"], strict=True)]
     mean = sum(found["seconds"]) / sum(found["losses"])
-    subject.seconds.append(mean if overlap else statistics.median(each))
+    return mean if overlap else statistics.median(each)
 
 
 def record(path: Path, cases: Sequence[str]) -> None:
@@ -73,10 +78,11 @@ def record(path: Path, cases: Sequence[str]) -> None:
     profile = profile_here(path)
     with tempfile.TemporaryDirectory(prefix="benchmark-profile-") as folder:
         profile = replace(profile, messages=measure_messages(Path(folder)))
+    measured = set[Signature]()
     for each in profiled():
         if each.setting.case in cases:
             print(f"profile: {each.setting.name}, {each.name}", file=sys.stderr, flush=True)
-            profile = with_instructions(profile, configuration(each.overrides()))
+            profile = with_instructions(profile, configuration(each.overrides()), measured)
     write_profile(path, profile)
 
 
@@ -89,8 +95,9 @@ def measure(subjects: Sequence[Compared], rounds: int, seconds: float) -> None:
                     continue
                 each = subject.configuration
                 print(f"round {number + 1}: {each.setting.name}, {each.name}", file=sys.stderr, flush=True)
+                overlap = each.strategy in OVERLAPPING
                 try:
-                    run(subject, seconds, Path(folder))
+                    subject.seconds.append(timed(each.overrides(), seconds, Path(folder), overlap=overlap))
                 except SubjectError as error:
                     subject.failure = str(error)
 

@@ -66,23 +66,24 @@ def profile_here(path: Path) -> Profile:
     return found
 
 
-def with_instructions(profile: Profile, config: Config) -> Profile:
+def with_instructions(profile: Profile, config: Config, measured: set[Signature] | None = None) -> Profile:
     """Return a profile with the instructions of a configuration, measured in this process.
 
-    config: as ``fix_machine_values`` returns it, with the number of kernel threads.
+    config: as ``fix_machine_values`` returns it, with the number of kernel threads. measured: signatures to which those
+    of this configuration are added; a plan that has no others is left out.
     """
-    families = families_of(_measured(config), config.cluster.threads_per_worker or 1)
-    return profile.merged(replace(profile, families=families))
+    found = _measured(config, set() if measured is None else measured)
+    return profile.merged(replace(profile, families=families_of(found, config.cluster.threads_per_worker or 1)))
 
 
-def _measured(config: Config) -> Iterator[tuple[Signature, float]]:
+def _measured(config: Config, seen: set[Signature]) -> Iterator[tuple[Signature, float]]:
     """Yield signature and seconds of each instruction of a training step, device by device.
 
-    If the strategy has one process, the costs of a step outside its instructions are measured too. Plans without a new
-    signature are left out.
+    If the strategy has one process, the costs of a step outside its instructions are measured too. Plans without a
+    signature that is not in ``seen`` are left out.
     """
     registry, experiment = load_kernels(), build(config)
-    threads, seen = experiment.threads_per_worker, set[Signature]()
+    threads = experiment.threads_per_worker
     with threadpool_limits(threads):
         planned = ProgramPlans(experiment.program, experiment.cluster, registry)
         initial = planned.plans(planned.client("init").signature)

@@ -10,7 +10,7 @@ import pytest
 from runner.commands import profile as command
 from runner.config.schema import Config
 from runner.engine.run import instruction_times
-from runner.engine.simulate.profile import MEASURED, MessageCosts, Profile
+from runner.engine.simulate.profile import MEASURED, MessageCosts, Profile, Signature
 from runner.errors import ConfigError
 from runner.system.machine import usable_cores
 from runner.training import link_test
@@ -37,9 +37,9 @@ INPUTS = (1, 2, 8, 12)
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the file of a profile with the instructions of a worker of each strategy, and of ``single``."""
     path = tmp_path_factory.mktemp("profile") / "profile.json"
-    profile = replace(profile_here(path), messages=MESSAGES)
+    profile, measured = replace(profile_here(path), messages=MESSAGES), set[Signature]()
     for strategy in ("parallelism=single", *STRATEGIES):
-        profile = with_instructions(profile, described(strategy, path))
+        profile = with_instructions(profile, described(strategy, path), measured)
     for batch in INPUTS:
         profile = with_instructions(profile, described("parallelism=single", path, f"train.batch_size={batch}"))
     write_profile(path, profile)
@@ -68,6 +68,13 @@ def with_messages(path: Path, folder: Path, messages: MessageCosts) -> Path:
 def test_every_instruction_of_a_recorded_configuration_is_measured(recorded: Path) -> None:
     for strategy in ("parallelism=single", *STRATEGIES):
         assert simulate(described(strategy, recorded), 1).origins == {"process": {MEASURED: pytest.approx(1.0)}}
+
+
+def test_a_plan_without_a_new_signature_is_not_measured(recorded: Path) -> None:
+    profile, measured = read_profile(recorded), set[Signature]()
+    found = with_instructions(profile, described(STRATEGIES[0], recorded), measured)
+    assert found != profile
+    assert with_instructions(found, described(STRATEGIES[0], recorded), measured) == found
 
 
 def test_one_process_takes_the_sum_of_its_instructions(recorded: Path) -> None:
