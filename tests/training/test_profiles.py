@@ -119,6 +119,17 @@ def test_messages_cost_time_of_cores(recorded: Path, tmp_path: Path) -> None:
     assert added_us <= work_us + costs.latency * (2 + sent)
 
 
+def test_bytes_of_a_link_cost_time_of_cores_at_both_ends(recorded: Path, tmp_path: Path) -> None:
+    config = described(STRATEGIES[0], with_messages(recorded, tmp_path, FREE), cores=1)
+    free, hardware = simulate(config, 2), config.cluster.hardware
+    assert hardware is not None
+    hardware.links["workers"] = replace(hardware.links["workers"], host_gbyte_per_s=0.01)
+    found = simulate(config, 2)
+    # A message crosses two of these links; each byte costs time at both ends of the route.
+    crossed = sum(nbytes for link, nbytes in found.carried.items() if link.endswith(" -> memory"))
+    assert found.step_s - free.step_s == pytest.approx(2 * 2 * crossed / 1e7, rel=0.01)
+
+
 def test_kinds_on_one_host_have_their_own_costs_of_messages(recorded: Path) -> None:
     config = described(STRATEGIES[1], recorded)
     hardware = config.cluster.hardware

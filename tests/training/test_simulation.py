@@ -151,6 +151,18 @@ def test_infinitely_fast_devices_take_the_time_of_the_busiest_link() -> None:
     assert max(found.utilization.values()) <= 1.0 + 1e-9
 
 
+@pytest.mark.parametrize(("link", "host"), [(0.002, None), (1e3, 0.001), (0.002, 0.001), (0.001, 0.002)])
+def test_hosts_process_a_message_while_it_is_transferred(link: float, host: float | None) -> None:
+    kinds = {"cpu": {"flops_per_s": 1e30, "bytes_per_s": 1e30}}
+    half = {"between": ["worker0", "switch"], "gbyte_per_s": link, "host_gbyte_per_s": host}
+    links = {"measured": half, "free": {"between": ["worker1", "switch"], "gbyte_per_s": 1e3}}
+    strategy = "parallelism=model parallelism.workers=2"
+    found = simulate(described(strategy, kinds=kinds, links=links, message_us=0.0), 2)
+    sent = sum(found.carried[name] for name in ("worker0 -> switch", "switch -> worker0"))
+    slower = link if host is None else min(link, host)
+    assert found.step_s == pytest.approx(sent / (1e9 * slower), rel=1e-3)
+
+
 def test_transfers_between_two_devices_follow_one_another_if_the_hardware_says_so() -> None:
     def spans_of(in_order: bool) -> list[LinkSpan]:
         config = described(f"{STRATEGIES[2]} parallelism.bucket_bytes=0", in_order=in_order)

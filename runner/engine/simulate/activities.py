@@ -195,7 +195,7 @@ class ClientActivities:
         links: dict[int, int] = {}
         for source, destination in self._pairs:
             own, other = self._route(source, destination), self._route(device(source), device(destination))
-            if own.latency_s != other.latency_s or len(own.links) != len(other.links):
+            if replace(own, links=()) != replace(other, links=()) or len(own.links) != len(other.links):
                 return None
             for link, taken in zip(own.links, other.links, strict=True):
                 if links.setdefault(link, taken) != taken or (link in self._serial) != (taken in self._serial):
@@ -240,9 +240,12 @@ class ClientActivities:
                 for row in first:
                     before = add(replace(row, after=(before,)))
                 behind = (moved[pair],) if pair in moved else ()
+                parts = [add(replace(row, after=(before,))) for row in self._processing(sent)]
                 before = add(replace(moves, after=(before, *behind)))
                 if self._in_order:
                     moved[pair] = before
+                if parts:
+                    before = add(_Row(0.0, (before, *parts)))
                 after[receivers[sent[0].key]].append(before)
                 self.arrivals |= dict.fromkeys((each.key for each in sent), before)
         remote = {device: share for device, share in self._shares.items() if share.messages and self._parts.get(device)}
@@ -286,6 +289,15 @@ class ClientActivities:
             yield _Row(latency_s, ())
             latency_s = 0.0
         yield _Row(latency_s, (), unit, amount=float(sum(each.nbytes for each in sent)), links=route.links)
+
+    def _processing(self, sent: Sequence[Transfer]) -> Iterator[_Row]:
+        """Yield the rows of the threads at both ends that copy and encrypt a message while it is transferred."""
+        nbytes = sum(each.nbytes for each in sent)
+        work_s = nbytes * self._route(sent[0].source, sent[0].destination).host_s_per_byte
+        if work_s:
+            for device in (sent[0].source, sent[0].destination):
+                share, host = self._shares.get(device), self._units[device] + len(self._units)
+                yield _Row(work_s, (), host) if share is None else _Row(0.0, (), amount=work_s, links=share.relay)
 
     def _route(self, source: str, destination: str) -> Route:
         return self._network.route(task_of(source), task_of(destination))

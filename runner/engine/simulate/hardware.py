@@ -70,13 +70,15 @@ class Wire:
 
     between: two names of places. A range or a star in one name makes a link for each of its places; in both names, a
     link for each pair of places in order. gbyte_per_s: 10^9 bytes per second in each direction. latency_us:
-    microseconds for each message. shared: both directions share the capacity. serial: messages use the link one after
-    the other instead of sharing it. source: origin of the numbers.
+    microseconds for each message. host_gbyte_per_s: rate at which one thread of the sender, and one of the receiver,
+    copy and encrypt a message while it is transferred; null: these take no time. shared: both directions share the
+    capacity. serial: messages use the link one after the other instead of sharing it. source: origin of the numbers.
     """
 
     between: list[str]
     gbyte_per_s: Positive
     latency_us: NonNegative = 0.0
+    host_gbyte_per_s: Positive | None = None
     shared: bool = False
     serial: bool = False
     source: str = ""

@@ -16,21 +16,24 @@ from runner.system.schema import Violation
 class Link:
     """One link. name: "from -> to", or "a -- b" if both directions share it. latency_s: seconds for each message.
 
-    serial: whether messages use the link one after the other.
+    host_s_per_byte: seconds of a thread at each end for each byte. serial: whether messages use the link one after the
+    other.
     """
 
     name: str
     bytes_per_s: float
     latency_s: float
+    host_s_per_byte: float = 0.0
     serial: bool = False
 
 
 @dataclass(frozen=True)
 class Route:
-    """The links from one device to another, as indices, and the sum of their latencies in seconds."""
+    """The links from one device to another, as indices, and the sums of their latencies and host seconds per byte."""
 
     links: tuple[int, ...]
     latency_s: float
+    host_s_per_byte: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,9 @@ class Network:
         return self._longer(routes[before], last)
 
     def _longer(self, route: Route, link: int) -> Route:
-        return Route((*route.links, link), route.latency_s + self.links[link].latency_s)
+        own = self.links[link]
+        work_s = route.host_s_per_byte + own.host_s_per_byte
+        return Route((*route.links, link), route.latency_s + own.latency_s, work_s)
 
     @cached_property
     def _last_links(self) -> dict[str, tuple[str, int]]:
@@ -122,7 +127,8 @@ def network_of(hardware: Hardware, workers: int, servers: int) -> Network:
             for source, target in ((one, other), (other, one)):
                 if not wire.shared or source == one:
                     name = f"{one} -- {other}" if wire.shared else f"{source} -> {target}"
-                    links.append(Link(name, 1e9 * wire.gbyte_per_s, 1e-6 * wire.latency_us, wire.serial))
+                    work_s = 0.0 if wire.host_gbyte_per_s is None else 1e-9 / wire.host_gbyte_per_s
+                    links.append(Link(name, 1e9 * wire.gbyte_per_s, 1e-6 * wire.latency_us, work_s, wire.serial))
                 neighbours.setdefault(source, []).append((target, len(links) - 1))
     return Network(tuple(links), place, neighbours)
 

@@ -27,8 +27,11 @@ LINKS: dict[str, dict[str, Any]] = {
     | {"uplink": {"between": ["rack", "switch"], "gbyte_per_s": 0.5, "latency_us": 8.0}},
     "serial": {**STAR, "workers": {**STAR["workers"], "serial": True}},
     "shared": {**STAR, "workers": {**STAR["workers"], "shared": True}},
+    "busy hosts": {**STAR, "workers": {**STAR["workers"], "host_gbyte_per_s": 0.3}},
+    "another host": {**STAR, "workers": {**STAR["workers"], "between": ["worker[0-1]", "switch"]}}
+    | {"busy": {**STAR["workers"], "between": ["worker[2-3]", "switch"], "host_gbyte_per_s": 0.3}},
 }
-SHARED_ROWS = ("star", "serial", "shared")
+SHARED_ROWS = ("star", "serial", "shared", "busy hosts")
 
 
 def moved(device: str) -> str:
