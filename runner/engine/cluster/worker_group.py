@@ -10,22 +10,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from runner.engine.cluster.arrivals import Arrivals, send_parts
+from runner.engine.cluster.failure_causes import CHECK_S, FailureCauses
 from runner.engine.cluster.joining import HOST, Joined
 from runner.engine.cluster.launchers import Launcher
-from runner.engine.cluster.process_exit import reported_error, reported_lines
+from runner.engine.cluster.process_exit import reported_lines
 from runner.engine.cluster.spares import Spares
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint, Received
-from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor, Reason
+from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path
-from runner.errors import ClusterError, NotStartedAgainError, ResourceError, RunnerError, WorkerLostError
+from runner.errors import ClusterError, ResourceError, RunnerError
 
 log = logging.getLogger(__name__)
 
-_CHECK_S = 0.1  # seconds between two checks of all workers, however many messages arrive
 _DRAIN_S = 0.2  # longest time in seconds for which a check reads messages before it examines processes and heartbeats
-_LAST_S = 0.05  # longest time in seconds for which messages are read after a signal has killed a worker
 _BYE_S = 10.0
 _DISMISS_S = 2.0
 _EXIT_S = 5.0
@@ -57,7 +56,7 @@ class WorkerGroup:
 
     def __post_init__(self) -> None:
         self._checked_at = self._resumed_at = self._replaced_at = self._failed_at = self.clock()
-        self._next_check = self._checked_at + _CHECK_S
+        self._next_check = self._checked_at + CHECK_S
         self._unread: deque[Received] = deque()
         self.absent: set[str] = set()
         self.loading: set[tuple[str, str]] = set()  # (worker, plan) that was sent to a replacement and is not loaded
@@ -65,7 +64,7 @@ class WorkerGroup:
         self.joined = Joined(self.workers, self.facts, self.launcher, self.supervisor)
         given = (self.joined, self.directory, self.endpoint, self.supervisor, self.monitor, self.logs, self.clock)
         self.spares = Spares(*given, self.start, self.ticket)
-        self._lost: set[str] = set()
+        self._causes = FailureCauses(self.joined, self.supervisor, self.monitor, self.spares, self.logs, self.clock)
         self.arrivals = Arrivals()
 
     def send(self, worker: str, message: messages.Message, *documents: bytes) -> None:
@@ -124,7 +123,7 @@ class WorkerGroup:
         :meth:`complete`; until then, the others can run the plans in which no absent worker takes part. Raises
         WorkerLostError if another worker is lost.
         """
-        self.absent |= {lost, *self.supervisor.ended, *self._lost} & set(self.workers)
+        self.absent |= {lost, *self.supervisor.ended, *self._causes.lost} & set(self.workers)
         absent = sorted(self.absent)
         for worker in absent:
             self._fence(worker)
@@ -162,7 +161,7 @@ class WorkerGroup:
         # A process that was killed leaves the file of its socket, which its replacement would not overwrite.
         inbox_path(inbox_address(self.directory, worker)).unlink(missing_ok=True)
         self.joined.remove(worker)
-        self._lost.discard(worker)
+        self._causes.lost.discard(worker)
 
     def set_up(self, document: Callable[[Mapping[str, str]], bytes], workers: Sequence[str] | None = None) -> None:
         """Wait until ``workers``, by default all, have joined, and send them the setup document.
@@ -235,20 +234,18 @@ class WorkerGroup:
 
         The supervisor ends the workers that it started. A worker that has lost the master ends itself.
         """
-        offered = [each for each in self.joined.unwatched - self._lost if self.endpoint.offer(each, shutdown)]
+        offered = [each for each in self.joined.unwatched - self._causes.lost if self.endpoint.offer(each, shutdown)]
         waiting = self.joined.senders(offered)
         self.spares.end(shutdown)
         deadline = self.clock() + _DISMISS_S
         while waiting and (left := deadline - self.clock()) > 0:
             try:
-                received = self.endpoint.receive(left)
+                received, _ = self._read(left)
             except RunnerError as error:
                 log.warning("after the end of the run: %s", error)
                 continue
-            if received is not None:
-                self._handle_report(received, self.clock())
-                if isinstance(received.message, messages.Bye | messages.Failed):
-                    waiting.discard(received.source)
+            if received is not None and isinstance(received.message, messages.Bye | messages.Failed):
+                waiting.discard(received.source)
 
     @contextmanager
     def _mark_failure(self) -> Iterator[None]:
@@ -265,7 +262,7 @@ class WorkerGroup:
         try:
             yield
         except ClusterError as error:
-            raise self._root_cause(error) from None
+            raise self._causes.root_cause(error, self._read) from None
 
     def _answers(
         self, missing: Collection[str], kinds: tuple[type[Answer], ...], limit_s: float | None
@@ -277,7 +274,7 @@ class WorkerGroup:
                 self._check_workers(missing if messages.Hello in kinds else ())
             now = self.clock()
             if limit_s is not None and not self._unread and now > max(begun, self._resumed_at) + limit_s:
-                raise self._late(sorted(missing), kinds[0].kind, limit_s)
+                raise self._causes.late(sorted(missing), kinds[0].kind, limit_s, self.absent)
             received = self._unread.popleft() if self._unread else self._receive(max(0.0, self._next_check - now))
             if received is None:
                 self._next_check = now  # Check now: the next check is due, or a process has died.
@@ -286,26 +283,17 @@ class WorkerGroup:
             elif isinstance(received.message, messages.Hello) and received.source in self.absent:
                 self._welcomes(received.source, received.message)
 
-    def _late(self, late: Sequence[str], kind: str, limit_s: float, *, goes_on: bool = False) -> ClusterError:
-        """Return the error for workers without a message of ``kind``. goes_on: whether the run does not wait for it."""
-        joining, watched = kind == messages.Hello.kind, late[0] in self.supervisor.workers
-        happened = "did not join the run" if joining else f"sent no message {kind!r}"
-        hint = f"see {', '.join(str(self._log(worker)) for worker in late)}"
-        if joining and not watched:  # the process has not written a log
-            hint = "check that it was started and that its host can reach this one (limit: cluster.launcher.join_s)"
-        text = f"{', '.join(map(self.joined.named, late))} {happened} within {limit_s:g} s; {hint}"
-        if not self.absent:
-            return ClusterError(text)
-        if goes_on or watched:
-            return WorkerLostError(late[0], "did not join the run again", text, by_chance=True)
-        return NotStartedAgainError(text, messages.count_role(set(self.workers) - self.absent, messages.WORKER_ROLE))
-
     def _receive(self, timeout_s: float) -> Received | None:
         """Return the next message, or None if none arrives in time. Raises the error of a worker that has failed."""
-        received = self.endpoint.receive(timeout_s)
-        if received is not None and (error := self._handle_report(received, self.clock())) is not None:
-            raise self._root_cause(error, received.source)
+        received, error = self._read(timeout_s)
+        if received is not None and error is not None:
+            raise self._causes.root_cause(error, self._read, received.source)
         return received
+
+    def _read(self, timeout_s: float) -> tuple[Received | None, RunnerError | None]:
+        """Return the next message, or None if none arrives in time, and the error that the message reports, if any."""
+        received = self.endpoint.receive(timeout_s)
+        return received, None if received is None else self._handle_report(received)
 
     def _check_workers(self, awaited: Collection[str]) -> None:
         """Read and keep the messages that have arrived, then raise if a worker has died, is silent, stuck or late."""
@@ -319,79 +307,35 @@ class WorkerGroup:
             if not isinstance(received.message, messages.Heartbeat | messages.Log | messages.TensorPart):
                 self._unread.append(received)
         if (death := self.supervisor.failure()) is not None:
-            raise self._root_cause(death)
+            raise self._causes.root_cause(death, self._read)
         # The run goes on without absent workers. Users may start them at any time. The cluster may be short of nodes,
         # so the wait for awaited workers on other hosts has its own limit.
         hellos = {each.source for each in self._unread if isinstance(each.message, messages.Hello)}
         limited = self.supervisor.workers.keys() | self.supervisor.started.difference(awaited)
         late = self.absent & limited - self.joined.hellos.keys() - hellos
         if late and now > max(self._replaced_at, self._resumed_at) + self.launcher.join_s:
-            raise self._late(sorted(late), messages.Hello.kind, self.launcher.join_s, goes_on=True)
+            raise self._causes.late(sorted(late), messages.Hello.kind, self.launcher.join_s, self.absent, goes_on=True)
         # Pass the time read above: if the master was stopped since then, the next check notices the gap.
-        if (lost := self._silent_or_stuck(now)) is not None:
+        if (lost := self._causes.silent_or_stuck(now)) is not None:
             raise lost
-        self._next_check = self.clock() + _CHECK_S
+        self._next_check = self.clock() + CHECK_S
 
-    def _silent_or_stuck(self, now: float) -> WorkerLostError | None:
-        """Return the error for the first worker that is lost according to its heartbeats; None if there is none."""
-        verdicts = self.spares.without_lost(self.monitor.tick(now, self.supervisor.is_stopped))
-        if not verdicts:
-            return None
-        self._lost.update(verdict.worker for verdict in verdicts)
-        name, reason = verdicts[0].worker, verdicts[0].reason
-        by_chance = reason is not Reason.STUCK
-        text = self.joined.describe(verdicts[0], self._log(name))
-        return WorkerLostError(name, f"is {reason}", text, by_chance=by_chance)
-
-    def _log(self, worker: str) -> Path:
-        return self.logs / f"{worker}.log"
-
-    def _root_cause(self, error: RunnerError, reporter: str = "") -> RunnerError:
-        """Return the cause of ``error``, which may be a consequence of another worker's failure.
-
-        The cause is the first error that a worker sends within a short time before it leaves the run; otherwise the
-        death of a worker that died before ``reporter``, the sender of ``error``; otherwise ``error`` itself.
-        Workers may lose their connections to a host before the master counts the host as silent. If workers run on
-        other hosts, this method therefore waits for such a silence, which is then the cause.
-        """
-        if reporter in self._lost:
-            return error
-        begun = self.clock()
-        silent_s = self.launcher.silence_s + _CHECK_S if self.joined.unwatched else 0.0
-        limit_s = max(self.supervisor.report_s, silent_s)
-        while (waited := self.clock() - begun) < (_LAST_S if self.supervisor.has_crashed else limit_s):
-            received = self.endpoint.receive(_LAST_S)
-            if received is None:
-                if self.supervisor.has_crashed or (waited > self.supervisor.report_s and self.supervisor.failure()):
-                    break
-                if silent_s and (lost := self._silent_or_stuck(self.clock())) is not None:
-                    return lost
-                continue
-            error_sent = self._handle_report(received, self.clock())
-            if error_sent is not None and received.source in self._lost:
-                return error_sent
-        if self.supervisor.first_failed() == reporter:
-            return error
-        return self.supervisor.failure() or error
-
-    def _handle_report(self, received: Received, now: float) -> RunnerError | None:
+    def _handle_report(self, received: Received) -> RunnerError | None:
         """Handle a heartbeat, log lines or a part of a fetched tensor; return the error of a worker that failed.
 
         Also records which plans the replacements have loaded.
         """
         match received.message:
             case messages.Heartbeat(section=section, step=step):
-                self.monitor.heartbeat(messages.process_of(received.source), section, step, now)
+                self.monitor.heartbeat(messages.process_of(received.source), section, step, self.clock())
             case messages.Hello() as hello if messages.is_spare(received.source):
                 self.spares.welcome(received.source, hello)
             case messages.Failed() as failed:
-                if failed.error != ClusterError.__name__:  # after a ClusterError, the worker still waits for a recovery
-                    self._lost.add(received.source)
-                return reported_error(self.joined.named(received.source), failed, self._log(received.source))
+                return self._causes.reported(received.source, failed)
             case messages.Log(lines=lines):
                 worker = messages.process_of(received.source)
                 if worker not in self.supervisor.workers:  # a worker that the supervisor started writes its log itself
-                    with open(self._log(worker), "a", encoding="utf-8") as file:
+                    with open(self._causes.log_of(worker), "a", encoding="utf-8") as file:
                         file.writelines(f"{line}\n" for line in reported_lines(lines))
             case messages.TensorPart():
                 self.arrivals.add(received)
