@@ -46,8 +46,8 @@ def main(master: str, key: Path, host: str, facts: Mapping[str, str], make_sourc
 
     master: address of the master. key: file with the ticket of the process. host: name of this host for messages; ""
     for its own name. facts: see :mod:`~runner.engine.cluster.joining`. make_source: makes the input source from the
-    master's description. Raises SecurityError if the ticket cannot be used, ClusterError if the master is unreachable
-    or refuses the process.
+    master's description. Raises SecurityError if the ticket cannot be used, ConfigError if ``master`` is not an address
+    of a run, ClusterError if the master is unreachable or refuses the process.
     """
     dump_stacks_on_signal()
     interrupts = Interrupts()

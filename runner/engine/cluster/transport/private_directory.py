@@ -123,6 +123,7 @@ def _remove(path: Path) -> None:
 MAX_SOCKET_PATH = 107  # bytes of the longest path of a Unix socket: the size of ``sun_path`` without its null byte
 _IPC = "ipc://"
 _TCP = "tcp://"
+_CONNECTABLE = re.compile(rf"{_TCP}(?:\[[^][*]+\]|[^][:*]+):([0-9]{{1,5}})")
 
 
 def inbox_address(directory: Path, name: str) -> str:
@@ -187,10 +188,14 @@ def own_address(address: str, name: str) -> str:
     """Return the address on which peer ``name`` of this host listens so that the process at ``address`` can reach it.
 
     For ``ipc://``, a socket in the same directory; for ``tcp://``, a free port on the network interface that leads to
-    ``address``. Raises ClusterError if no interface leads there or the host's name is unknown.
+    ``address``. Raises ConfigError if no process can connect to an address of this form; ClusterError if no interface
+    leads there or the host's name is unknown.
     """
-    if not address.startswith(_TCP):
+    if address.startswith(_IPC):
         return sibling_address(address, name)
+    found = _CONNECTABLE.fullmatch(address)
+    if found is None or not 0 < int(found[1]) < 1 << 16:
+        raise ConfigError(f"{name} cannot join the run at {address!r}: expected tcp://HOST:PORT, as the run printed it")
     try:
         return _address_towards(tcp_host(address))
     except (OSError, ValueError) as error:

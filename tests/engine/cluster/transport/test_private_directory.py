@@ -1,4 +1,5 @@
 import logging
+import re
 import tempfile
 from pathlib import Path
 
@@ -130,9 +131,20 @@ def test_own_address_is_on_the_interface_that_leads_to_the_master(directory: Pat
     assert own_address("tcp://127.0.0.1:5555", "worker-1") == "tcp://127.0.0.1:*"
     assert own_address("tcp://localhost:5555", "worker-1").startswith("tcp://")
     assert own_address(inbox_address(directory, "master-0"), "worker-1") == inbox_address(directory, "worker-1")
-    for wrong in ("tcp://127.0.0.1", "tcp://no.such.host.invalid:5555"):
-        with pytest.raises(ClusterError, match=f"worker-1 cannot reach {wrong}"):
-            own_address(wrong, "worker-1")
+    with pytest.raises(ClusterError, match=r"worker-1 cannot reach tcp://no\.such\.host\.invalid:5555"):
+        own_address("tcp://no.such.host.invalid:5555", "worker-1")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(f"tcp://{place}" for place in ("127.0.0.1:*", "*:5555", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536", "::1:5")),
+        *("127.0.0.1:5555", "udp://127.0.0.1:5555", ""),
+    ],
+)
+def test_address_to_which_no_process_can_connect_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match=f"worker-1 .* at '{re.escape(address)}': expected tcp://HOST:PORT"):
+        own_address(address, "worker-1")
 
 
 def test_ipc_in_a_shared_directory_is_refused(tmp_path: Path) -> None:
