@@ -70,6 +70,13 @@ class Disturbances:
         """Whether there is a disturbance, so that the times of equal steps can differ."""
         return bool(self.delays or self.failures or self.input)
 
+    def places(self) -> Iterator[tuple[str, str]]:
+        """Yield the key and the value of each ``at``."""
+        yield from ((f"delays.{name}.at", each.at) for name, each in self.delays.items())
+        yield from ((f"failures.{name}.at", each.at) for name, each in self.failures.items())
+        if self.input is not None:
+            yield "input.at", self.input.at
+
     def faults(self) -> Iterator[str]:
         """Yield a line for each invalid value: the key, the value, and the expected value."""
         for name, delay in self.delays.items():

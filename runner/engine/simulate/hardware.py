@@ -6,6 +6,7 @@ The dataclasses are the schema of ``cluster.hardware`` and are not frozen, so th
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Annotated
 
 from runner.bounds import Bounds, Count, NonNegative, Positive
@@ -18,6 +19,7 @@ Fraction = Annotated[float, Bounds(0, 1, above=True)]
 ANY = "*"
 """In the name of a place: the number of any worker or parameter server."""
 
+_NUMBER = re.compile(r"\d+")
 _RANGE = re.compile(r"(.*)\[(\d+)-(\d+)\](.*)")
 
 
@@ -130,6 +132,12 @@ class Hardware:
         if self.routes not in ROUTES:
             yield f"routes={self.routes!r}: expected one of {', '.join(ROUTES)}"
         yield from (f"disturbances.{fault}" for fault in self.disturbances.faults())
+        groups = [group for group in (self.workers, self.servers) if group is not None]
+        for key, at in self.disturbances.places():
+            known = groups[:1] if key == "input.at" else groups  # parameter servers read no input
+            if not any(_has_place(group, at) for group in known):
+                expected = " or ".join(repr(group.at) for group in known)
+                yield f"disturbances.{key}={at!r}: no device is there, expected places of {expected}"
 
 
 def places(role: str, group: Group, count: int) -> list[str]:
@@ -140,6 +148,16 @@ def places(role: str, group: Group, count: int) -> list[str]:
     if count > len(named):
         raise Violation(f"{role}.at={group.at!r} has {len(named)} places, expected {count} or more")
     return named[:count]
+
+
+def _has_place(group: Group, at: str) -> bool:
+    """Return whether ``at``, a name with a range or a star, can name a place of a group with any number of devices."""
+    return any(
+        fnmatchcase(place.replace(ANY, number), name)
+        for name in expanded(at)
+        for place in expanded(group.at)
+        for number in ("0", *_NUMBER.findall(name))
+    )
 
 
 def expanded(name: str) -> Iterator[str]:

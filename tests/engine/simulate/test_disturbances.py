@@ -79,9 +79,14 @@ def test_places_have_ranges_and_stars(places: str, inside: str, outside: str) ->
     assert not is_at(places, outside)
 
 
+@pytest.mark.parametrize("places", ["*", "w*", "worker12", "*7", "worker1*", "server[2-3]"])
+def test_places_of_any_number_of_devices_are_accepted(places: str) -> None:
+    described(STRATEGIES[0], disturbances={"delays": {"slow": {"at": places, "median_ms": 1.0}}})
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_disturbances_that_never_happen_change_no_bit(strategy: str) -> None:
-    never = {"slow": {"at": "elsewhere", "median_ms": 50.0}}
+    never = {"slow": {"at": "worker99", "median_ms": 50.0}}
     rare = {"host": {"at": "*", "mean_hours": 1e30, "restart_s": 1.0}}
     assert all_of(disturbed(strategy, delays=never, failures=rare)) == all_of(undisturbed(strategy))
 
@@ -135,6 +140,18 @@ def test_slow_input_limits_the_rate_and_fast_input_changes_nothing(strategy: str
         (
             {"delays": {"slow": {"at": "worker*", "median_ms": 1.0, "distribution": "lognormal"}}},
             r"disturbances.delays.slow.sigma=0.0: expected above 0",
+        ),
+        (
+            {"delays": {"slow": {"at": "gpu1", "median_ms": 1.0}}},
+            r"cluster.hardware.disturbances.delays.slow.at='gpu1': .* expected places of 'worker\*' or 'server\*'",
+        ),
+        (
+            {"failures": {"host": {"at": "gpu[0-1]", "mean_hours": 1.0, "restart_s": 1.0}}},
+            r"disturbances.failures.host.at='gpu\[0-1\]': no device is there",
+        ),
+        (
+            {"input": {"at": "server*", "examples_per_s": 1.0}},
+            r"disturbances.input.at='server\*': no device is there, expected places of 'worker\*'$",
         ),
     ],
 )
