@@ -70,10 +70,9 @@ MAY_IMPORT = {
     "tracking": "bounds system.files system.redaction system.json_file system.record_framing system.schema",
     "tracing": "engine errors system.files",
     "records": "errors system.files system.json_file system.schema engine tracking system.machine system.redaction"
-    " records.data_facts",
+    " records.data_facts config.safe_yaml",
     "records.decisions": "system.files system.json_file system.schema",
     "records.data_facts": "data fields errors system.json_file system.redaction system.schema tracking.records",
-    "records.late_tracking": "records.run_directory records.summary tracking config.safe_yaml errors",
     # Plugins: files of the user that add models, optimizers, strategies and data sets.
     "plugin": "callback tasks models optimizers strategies data engine kernels.contract errors system.files",
     # The configuration consists of the dataclasses of the packages that it configures.

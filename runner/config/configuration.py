@@ -12,7 +12,6 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -101,7 +100,7 @@ def to_plain(config: Config) -> dict[str, Any]:
 
 def dump(config: Config) -> str:
     """Return the YAML text from which :func:`load_stored` reads an equal configuration."""
-    return yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
+    return safe_yaml.dump(to_plain(config))
 
 
 def release_other_limit(plain: dict[str, Any], overrides: Sequence[str]) -> None:

@@ -1,9 +1,10 @@
-"""Reading YAML from unknown sources: plain data only, within limits of size and nesting.
+"""Plain data as YAML: reading it from unknown sources, within limits of size and nesting, and writing it.
 
 A stored configuration must not execute code. A file with tags (which can refer to code), aliases or repeated keys is
 refused before any object is built.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,22 @@ class _PlainLoader(yaml.SafeLoader):
                 raise _refusal(f"key {key_node.value!r} appears twice", key_node.start_mark)
             seen.add(key_node.value)
         return super().construct_mapping(node, deep)
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """A safe dumper that also escapes U+0085, which PyYAML otherwise writes as it is and reads as a newline."""
+
+
+def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar(_STRING, text, style='"' if "\x85" in text else None)
+
+
+_PlainDumper.add_representer(str, _text_node)
+
+
+def dump(plain: Mapping[str, object]) -> str:
+    """Return the YAML text from which :func:`load` reads an equal mapping, in the same order."""
+    return yaml.dump(plain, Dumper=_PlainDumper, sort_keys=False, allow_unicode=True)
 
 
 def _refusal(problem: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from runner.config import safe_yaml
 from runner.records.data_facts import FACTS_FILE
 from runner.records.provenance import provenance_tags
 from runner.records.run_directory import RunDirectory
@@ -107,7 +107,7 @@ class Record:
         if shown != plain:
             path = self._directory.shown_config_yaml
             path.parent.mkdir(exist_ok=True)
-            path.write_text(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True), encoding="utf-8")
+            path.write_text(safe_yaml.dump(shown), encoding="utf-8")
         self._tracker.log_artifact(path)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:

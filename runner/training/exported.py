@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from runner.checkpoint import load, newest, save
@@ -54,7 +53,7 @@ def export(config: Config, run_dir: Path, checkpoint: Path, folder: Path, versio
     write_record(folder, record)
     # The machine that uses the network may have neither the data files nor the devices of the training run.
     plain = redact(to_plain(_for_one_device(config)))
-    (folder / _CONFIG).write_text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    (folder / _CONFIG).write_text(safe_yaml.dump(plain), encoding="utf-8")
     _copy_plugins(folder / _PLUGINS)
     shutil.copyfile(_TEMPLATE, folder / _CODE)
     mean, scale = record.normalisation.mean, record.normalisation.scale

@@ -141,7 +141,7 @@ def configurations(draw: st.DrawFn, base: dict[str, Any]) -> dict[str, Any]:
     plain["model"] = {"name": "mlp", "hidden": draw(st.lists(st.integers(1, 4096), max_size=4))}
     plain["optimizer"] = {"name": "sgd", "lr": draw(_FLOATS), "clip_norm": draw(st.none() | _FLOATS)}
     name = draw(st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "Zs"]), min_size=1, max_size=30))
-    plain["tracking"] = {"name": "mlflow", "experiment": name.replace("${", "$") + "x"}
+    plain["tracking"] = {"name": "mlflow", "experiment": name.replace("${", "$") + "\x85x\u2028x\u2029x"}
     plain["debug"] = {"check_finite": draw(st.booleans())}
     return plain
 
