@@ -30,6 +30,18 @@ def address_of(data: Bytes) -> int:
     return int(data.ctypes.data) if isinstance(data, np.ndarray) else int(data.address)  # type: ignore[attr-defined]
 
 
+def require_scratch(scratch: Bytes, nbytes: int, threads: int) -> None:
+    """Raise ValueError if ``scratch`` has fewer than ``nbytes`` bytes, which a call on ``threads`` threads needs.
+
+    Machine code receives an address without a size and would write past the end.
+    """
+    if scratch.nbytes < nbytes:
+        raise ValueError(
+            f"a call on {threads} threads needs {nbytes} bytes of scratch memory, got {scratch.nbytes}: planned for "
+            "another thread count; plan and bind with the same thread count"
+        )
+
+
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the NumPy dtype for an engine dtype name."""
     return np.dtype(name)

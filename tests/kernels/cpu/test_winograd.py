@@ -152,7 +152,7 @@ def test_calls_run_on_all_threads_and_refuse_scratch_memory_for_fewer(op: str) -
         calls = native_calls(kernel.bind(node.attributes, arrangement, buffers))
     parallel = threads.call(winograd._compiled_filters(False), [], 1, 1, None, parallel=True)
     assert [call.function for call in calls] == [parallel.function] * 2
-    expected = "a convolution for 2 threads got .* bytes of scratch memory, planned for another thread count"
+    expected = "a call on 2 threads needs .* bytes of scratch memory, got .*: planned for another thread count"
     with threadpool_limits(2, user_api="openmp"), pytest.raises(ValueError, match=expected):
         kernel.bind(node.attributes, arrangement, buffers)
 

@@ -8,7 +8,7 @@ tiles.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -40,7 +40,7 @@ from runner.kernels.cpu.machine_code.winograd_loops import (
     write_gradient_results,
 )
 from runner.kernels.cpu.machine_code.winograd_tiles import DTYPE, POINTS, RESULTS, TAPS
-from runner.kernels.memory import address_of
+from runner.kernels.memory import address_of, require_scratch
 from runner.kernels.registry import Registry
 
 PRIORITY = 25
@@ -171,21 +171,25 @@ def _rows() -> int:
     return BLOCKS[host().vector_bytes][0][0]
 
 
-def _supported(
-    attributes: Attributes, x: Spec, w: Spec, y: Spec, *, is_input_gradient: bool = False
-) -> _Convolution | None:
-    """Return the convolution x, w -> y or, for the gradient of x, y, w -> x; None if oneDNN should compute it.
+def _convolution(attributes: Attributes, x: Spec, y: Spec, *, is_input_gradient: bool = False) -> _Convolution:
+    """Return the convolution x -> y or, for the gradient of x, y -> x, on the present number of threads.
 
     The gradient of x is a convolution of the gradient of y with the filters rotated by 180 degrees.
     """
+    (top, _, left, _), workers = attributes["padding"], threads.thread_count()
+    if is_input_gradient:
+        return _Convolution(tuple(y.shape), tuple(x.shape), (TAPS - 1 - top, TAPS - 1 - left), workers)
+    return _Convolution(tuple(x.shape), tuple(y.shape), (top, left), workers)
+
+
+def _supported(
+    attributes: Attributes, x: Spec, w: Spec, y: Spec, *, is_input_gradient: bool = False
+) -> _Convolution | None:
+    """Return :func:`_convolution`; None if oneDNN should compute it."""
     dense = attributes["groups"] == 1 and {*attributes["strides"], *attributes["dilations"]} == {1}
     if not dense or tuple(w.shape[2:]) != (TAPS, TAPS):
         return None
-    (top, _, left, _), workers = attributes["padding"], threads.thread_count()
-    if is_input_gradient:
-        found = _Convolution(tuple(y.shape), tuple(x.shape), (TAPS - 1 - top, TAPS - 1 - left), workers)
-    else:
-        found = _Convolution(tuple(x.shape), tuple(y.shape), (top, left), workers)
+    found = _convolution(attributes, x, y, is_input_gradient=is_input_gradient)
     return found if found.is_faster else None
 
 
@@ -216,7 +220,7 @@ def _arrange_forward(attributes: Attributes, inputs: Specs, outputs: Specs, offe
 
 def _bind_forward(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
     (x, w, *added), (y,) = buffers.inputs, buffers.outputs
-    convolution = _supported(attributes, x.spec, w.spec, y.spec)
+    convolution = _convolution(attributes, x.spec, y.spec)
     code = _compiled_convolution(*(bool(attributes.get(name)) for name in ("bias", "residual", "relu")))
     return _convolve(convolution, buffers, [x, w, y, *added], _compiled_filters(False), code)
 
@@ -233,7 +237,7 @@ def _arrange_input_gradient(
 
 def _bind_input_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
     (dy, w), (dx,) = buffers.inputs, buffers.outputs
-    convolution = _supported(attributes, dx.spec, w.spec, dy.spec, is_input_gradient=True)
+    convolution = _convolution(attributes, dx.spec, dy.spec, is_input_gradient=True)
     code = _compiled_convolution(bias=False, residual=False, relu=False)
     return _convolve(convolution, buffers, [dy, w, dx], _compiled_filters(True), code)
 
@@ -251,9 +255,8 @@ def _arrange_weight_gradient(
 
 def _bind_weight_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
     (dy, x), (dw, *db) = buffers.inputs, buffers.outputs
-    convolution = _checked(
-        _supported(attributes, x.spec, dw.spec, dy.spec), buffers, lambda each: each.gradient_scratch_bytes
-    )
+    convolution = _convolution(attributes, x.spec, dy.spec)
+    require_scratch(buffers.host_scratch, convolution.gradient_scratch_bytes, convolution.workers)
     scratch, sizes = address_of(buffers.scratch), convolution.sizes()
     addresses = [x.address, dy.address, address_of(_zeros()), scratch, address_of(sizes)]
     results = [scratch, address_of(sizes), dw.address, *(each.address for each in db)]
@@ -265,10 +268,10 @@ def _bind_weight_gradient(attributes: Attributes, arrangement: Arrangement, buff
 
 
 def _convolve(
-    found: _Convolution | None, buffers: Buffers, tensors: Sequence[Operand], filters: MachineCode, code: MachineCode
+    convolution: _Convolution, buffers: Buffers, tensors: Sequence[Operand], filters: MachineCode, code: MachineCode
 ) -> list[NativeCall]:
     """Return the calls that transform the filters and compute y. tensors: x, w, y and tensors to add to y."""
-    convolution = _checked(found, buffers, lambda each: each.scratch_bytes)
+    require_scratch(buffers.host_scratch, convolution.scratch_bytes, convolution.workers)
     x, w, y, *added = (tensor.address for tensor in tensors)
     scratch, sizes = address_of(buffers.scratch), convolution.sizes()
     tiles = scratch + convolution.filters_bytes
@@ -277,17 +280,6 @@ def _convolve(
         _call(filters, [w, scratch, address_of(sizes)], convolution.pairs, keep),
         _call(code, [x, scratch, address_of(_zeros()), tiles, address_of(sizes), y, *added], convolution.workers, keep),
     ]
-
-
-def _checked(found: _Convolution | None, buffers: Buffers, needed: Callable[[_Convolution], int]) -> _Convolution:
-    """Return the convolution; raises ValueError if the scratch memory was planned for another number of threads."""
-    given = buffers.host_scratch.nbytes
-    if found is None or needed(found) > given:
-        raise ValueError(
-            f"a convolution for {threads.thread_count()} threads got {given} bytes of scratch memory, planned for "
-            "another thread count; plan and bind with the same thread count"
-        )
-    return found
 
 
 def _call(code: MachineCode, addresses: Sequence[int], count: int, keep: object) -> NativeCall:

@@ -30,6 +30,7 @@ from runner.kernels.cpu.dispatch import join_in_python
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
 from runner.kernels.cpu.onednn.memory import BITS, BYTES, layout_of, nbytes, split_tag
+from runner.kernels.memory import require_scratch
 from runner.kernels.registry import Registry
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -108,12 +109,7 @@ def bound(description: Description, arguments: Mapping[int, Argument], scratch: 
     Raises ValueError if ``scratch`` has fewer than ``description.scratch_bytes`` bytes.
     """
     library = description.library
-    if scratch.nbytes < description.scratch_bytes:
-        # oneDNN receives an address without a size and would write past the end.
-        raise ValueError(
-            f"a primitive for {library.threads()} threads needs {description.scratch_bytes} bytes of scratch memory, "
-            f"got {scratch.nbytes}: planned for another thread count; plan and bind with the same thread count"
-        )
+    require_scratch(scratch, description.scratch_bytes, library.threads())
     ffi = library.ffi
     primitive = library.owned(library.create("primitive_create", description.handle), "primitive")
     places = {number: (descriptor, operand.address) for number, (descriptor, operand) in arguments.items()}

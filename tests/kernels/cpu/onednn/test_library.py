@@ -256,7 +256,7 @@ def _doubling() -> tuple[Description, dict[int, tuple[Any, Operand]]]:
 def test_too_little_scratch_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Description, "scratch_bytes", 128)
     made, arguments = _doubling()
-    expected = "a primitive for 1 threads needs 128 bytes of scratch memory, got 64: planned for another thread count"
+    expected = "a call on 1 threads needs 128 bytes of scratch memory, got 64: planned for another thread count"
     with pytest.raises(ValueError, match=expected):
         bound(made, arguments, allocate(64))
 
