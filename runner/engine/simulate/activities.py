@@ -138,8 +138,7 @@ class ClientActivities:
         shares: Mapping[str, HostShare] | None = None,
         serial: Mapping[int, int] | None = None,
     ) -> None:
-        self._parts, self._network, self._units = parts, network, units
-        self._device: Callable[[str], str] | None = None
+        self.parts, self._network, self._units = parts, network, units
         self.arrivals: dict[str, int] = {}
         self._message_s, self._in_order, self._together = message_s, in_order, together
         self._shares, self._serial = shares or {}, serial or {}
@@ -155,21 +154,17 @@ class ClientActivities:
         self._pairs = {(sent.source, sent.destination) for sent in self.transfers}
 
     @property
-    def parts(self) -> Mapping[str, Sequence[Segment]]:
-        """Device -> segments of its plan."""
-        return self._parts if self._device is None else _on(self._parts, self._device)
-
-    @property
     def transfers(self) -> list[Transfer]:
         """The transfers of all devices."""
         return [sent for own in self.parts.values() for each in own for sent in each.sends]
 
     def on(self, device: Callable[[str], str]) -> "ClientActivities":
         """Return the activities with other devices. device: name of a device -> the device that takes its place."""
+        parts = {device(name): [each.on(device) for each in own] for name, own in self.parts.items()}
         links = None if self._shares else self._links_on(device)
         if links is None:
             return ClientActivities(
-                _on(self._parts, device),
+                parts,
                 self._network,
                 self._units,
                 message_s=self._message_s,
@@ -179,14 +174,14 @@ class ClientActivities:
                 serial=self._serial,
             )
         units = {NONE: NONE} | {self._serial[link]: self._serial[links[link]] for link in links if link in self._serial}
-        for name in self._parts:
+        for name in self.parts:
             for host in (0, len(self._units)):
                 units[self._units[name] + host] = self._units[device(name)] + host
         activities = self._block.activities.copy()
         activities["unit"] = [units[unit] for unit in activities["unit"].tolist()]
         taken = np.array([links[link] for link in self._block.links.tolist()], np.int64)
         found = copy(self)
-        found._device, found._begin_on = device, [device(name) for name in self._begin_on]
+        found.parts, found._begin_on = parts, [device(name) for name in self._begin_on]
         found._block = self._block._replace(activities=activities, links=taken)
         return found
 
@@ -219,7 +214,7 @@ class ClientActivities:
 
     def _rows(self) -> list[_Row]:
         """Return the rows of all segments, of all messages, of the master if it has work, and of the end of the run."""
-        keys = [(device, number) for device, own in self._parts.items() for number in range(len(own))]
+        keys = [(device, number) for device, own in self.parts.items() for number in range(len(own))]
         position = {key: k for k, key in enumerate(keys)}
         receivers = self._receivers()
         after: dict[_SegmentKey, list[int]] = {
@@ -233,7 +228,7 @@ class ClientActivities:
             return len(position) + len(others) - 1
 
         for (device, number), at in position.items():
-            for sent in self._messages(self._parts[device][number], receivers):
+            for sent in self._messages(self.parts[device][number], receivers):
                 pair = device, sent[0].destination
                 *first, moves = self._message(sent, follows=pair in moved)
                 before = at
@@ -248,12 +243,12 @@ class ClientActivities:
                     before = add(_Row(0.0, (before, *parts)))
                 after[receivers[sent[0].key]].append(before)
                 self.arrivals |= dict.fromkeys((each.key for each in sent), before)
-        remote = {device: share for device, share in self._shares.items() if share.messages and self._parts.get(device)}
+        remote = {device: share for device, share in self._shares.items() if share.messages and self.parts.get(device)}
         for device, share in remote.items():
             order = add(replace(self._master(share), begins=""))
             after[device, 0].append(add(_Row(share.latency_s, (order,))))
         for device, share in remote.items():
-            answer = add(_Row(share.latency_s, (position[device, len(self._parts[device]) - 1],)))
+            answer = add(_Row(share.latency_s, (position[device, len(self.parts[device]) - 1],)))
             add(replace(self._master(share), after=(answer,)))
         rows = [*(self._segment(key, tuple(after[key])) for key in position), *others]
         last = sorted(set(range(len(rows))).difference(*(row.after for row in rows)))
@@ -262,7 +257,7 @@ class ClientActivities:
     def _segment(self, key: _SegmentKey, after: tuple[int, ...]) -> _Row:
         """Return the row of a segment: a delay, or an amount of work on a shared host."""
         device, number = key
-        spent, share = self._parts[device][number].duration_s, self._shares.get(device)
+        spent, share = self.parts[device][number].duration_s, self._shares.get(device)
         row = _Row(spent, after, self._units[device], None if number else device)
         if share is None:
             return row
@@ -311,7 +306,7 @@ class ClientActivities:
         """Return, by key of a transfer, the segment that waits for the transfer."""
         return {
             key: (device, 0 if self._together else number)
-            for device, own in self._parts.items()
+            for device, own in self.parts.items()
             for number, each in enumerate(own)
             for key in each.waits
         }
@@ -324,8 +319,3 @@ class ClientActivities:
         for each in segment.sends:
             found.setdefault(receivers[each.key], []).append(each)
         return [*found.values()]
-
-
-def _on(parts: Mapping[str, Sequence[Segment]], device: Callable[[str], str]) -> dict[str, list[Segment]]:
-    """Return the segments of devices with other devices; see :meth:`Segment.on`."""
-    return {device(name): [each.on(device) for each in own] for name, own in parts.items()}
