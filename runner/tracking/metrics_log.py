@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Annotated, Self, TextIO
 
@@ -33,7 +34,8 @@ class MetricsLog:
         """Open ``path``, and remove the lines of ``first_step`` and later steps."""
         self._checked: set[str] = set()
         self._path = path
-        self._file = self._opened(first_step)
+        _truncate(path, first_step)
+        self._file: TextIO = path.open("a", buffering=1, encoding="utf-8")
 
     def append(self, step: int, values: Mapping[str, float]) -> None:
         """Add the values of a step; raises ValueError for a name that is not ``section/name``."""
@@ -44,9 +46,17 @@ class MetricsLog:
         self._file.write(_line(int(step), time.time(), numbers))
 
     def rewind(self, first_step: int) -> None:
-        """Remove the lines of ``first_step`` and later steps, which the run repeats."""
-        self.close()
-        self._file = self._opened(first_step)
+        """Remove the lines of ``first_step`` and later steps, which the run repeats.
+
+        Reads only these lines, from the end, because a recovery waits for it. A checkpoint may be written meanwhile.
+        """
+        if not self._path.stat().st_size:
+            return
+        with self._path.open("r+b") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as lines:
+            end = len(lines)
+            while end and json.loads(lines[(begin := lines.rfind(b"\n", 0, end - 1) + 1) : end])["step"] >= first_step:
+                end = begin
+            file.truncate(end)
 
     def sync(self) -> None:
         """Flush the lines to the disk; called before each checkpoint, so that a crash loses no earlier metrics."""
@@ -54,10 +64,6 @@ class MetricsLog:
 
     def close(self) -> None:
         self._file.close()
-
-    def _opened(self, first_step: int) -> TextIO:
-        _truncate(self._path, first_step)
-        return self._path.open("a", buffering=1, encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self

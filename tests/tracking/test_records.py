@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.tracking import metrics_log
 from runner.tracking.metrics_log import MetricsLog, read_metrics
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, from_line, to_line
 from runner.tracking.spool import Spool
@@ -88,6 +89,21 @@ def test_a_later_process_keeps_the_earlier_lines(path: Path, cut_line: str, agai
     assert _steps(path) == list(range(8))
     _write_steps(path, again, first_step=again.start)
     assert _steps(path) == list(expected)
+
+
+@pytest.mark.parametrize("first_step", [0, 3, 5, 6])
+def test_a_recovery_removes_the_last_lines_and_reads_no_others(
+    first_step: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MetricsLog(path) as log:
+        log.rewind(0)
+        for step in (0, 1, 3, 3, 5):
+            log.append(step, {"train/loss": 1.0})
+        with monkeypatch.context() as patched:
+            patched.setattr(metrics_log, "read_metrics", None)  # a call would raise TypeError
+            log.rewind(first_step)
+        log.append(7, {"train/loss": 1.0})
+    assert _steps(path) == [step for step in (0, 1, 3, 3, 5) if step < first_step] + [7]
 
 
 def test_damage_after_the_checkpoint_does_not_stop_a_resume(path: Path, caplog: pytest.LogCaptureFixture) -> None:
