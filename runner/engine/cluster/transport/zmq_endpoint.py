@@ -271,7 +271,8 @@ class ZmqEndpoint(Outbox, Endpoint):
         """Return the next admitted message; None after ``timeout_s`` seconds or when a descriptor became readable.
 
         A message has priority over a descriptor, even if libzmq's thread is still transferring the message, so that the
-        last message of a process is read before the death of the process is noticed.
+        last message of a process is read before the death of the process is noticed. Without a time-out, only messages
+        that have arrived are read.
         """
         self._check_thread()
         deadline = time.monotonic() + timeout_s
@@ -288,7 +289,7 @@ class ZmqEndpoint(Outbox, Endpoint):
             ready = dict(self._poller.poll(zmq_sockets.milliseconds(remaining_s)))
             if self._answers in ready:
                 self._raise_refusal()
-            if not ready or not (self._socket in ready or self._socket.poll(_FINAL_MESSAGE_MS)):
+            if not ready or not (self._socket in ready or (timeout_s and self._socket.poll(_FINAL_MESSAGE_MS))):
                 return None
 
     def close(self) -> None:

@@ -196,6 +196,12 @@ def test_message_in_transit_precedes_a_descriptor(master: ZmqEndpoint, worker: Z
         assert next_of(master).message == Loaded("p")
 
 
+@pytest.mark.usefixtures("readable")
+def test_no_message_is_awaited_without_a_time_out(master: ZmqEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq.Socket, "poll", None)  # a call would raise TypeError
+    assert master.receive(0.0) is None
+
+
 def test_socket_file_is_private_and_removed(context: Context, directory: Path) -> None:
     with ZmqEndpoint(context, identity("master-0"), inbox_address(directory, "master-0"), LIMITS) as endpoint:
         assert [path.name for path in directory.iterdir()] == ["master-0"]
