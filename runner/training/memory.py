@@ -76,6 +76,7 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
             data=before.data + sum(feed.spec.nbytes for plan in plans for feed in plan.feeds),
         )
     saver, copies = ("main", CHECKPOINT_COPIES) if own_process else ("master", CHECKPOINT_COPIES + BOUNDARY_COPIES)
+    copies += bool(experiment.spares)  # in shared memory: with spare processes, the restoration is loaded in advance
     found[saver] = replace(found[saver], checkpoint=copies * _variable_bytes(program))
     data = dataset_bytes(experiment)
     return [*found.values(), *(ProcessMemory(f"spare-{number}", data=data) for number in range(experiment.spares))]

@@ -8,6 +8,7 @@ If updates are possible without the lost worker, as with backup workers, the run
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,10 @@ Variables = Mapping[str, NDArray[Any]]
 
 _LEAST_S = 0.1
 _COST = 50
-"""The time between two copies of the variables is at least this many times the duration of a copy."""
+"""The time after a copy of the variables is at least this many times the duration of this or the previous copy.
+
+The shorter of the two durations counts: a copy that other programs delayed must not delay the next one for seconds.
+"""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ class Recovery:
         self._directory = directory
         self._record = record
         self._next_copy = time.monotonic() + _LEAST_S
+        self._copy_s = math.inf  # duration of the newest copy
         self._unfinished: _Unfinished | None = None
 
     @property
@@ -93,10 +98,12 @@ class Recovery:
 
     def copy(self, progress: Progress) -> None:
         """Fetch and keep the variables. No launched client may be running."""
+        self._session.load("save")  # first, because the first copy would otherwise delay the next ones
         begun = time.monotonic()
         variables = self._session.run("save")
         ended = time.monotonic()
-        self._next_copy = ended + _COST * (ended - begun)
+        self._next_copy = ended + _COST * min(ended - begun, self._copy_s)
+        self._copy_s = ended - begun
         self.keep(progress, variables)
 
     def recover(self, lost: WorkerLostError, steps: range, can_go_on: Callable[[], bool]) -> str:
@@ -173,6 +180,7 @@ class Recovery:
             log.info("step %d: %s can take part again", done - 1, _listed(facts["replaced"]))
         if None not in (facts[_REDONE], facts.get(_REJOINED, 0)):
             self.close()
+            self._session.start_spares()
 
     def give_up(self, error: NotStartedAgainError) -> None:
         """Record that the newest recovery has not replaced the lost workers."""
@@ -198,4 +206,6 @@ def recovery_of(
     restarts = config.train.restarts
     if not restarts or not isinstance(session, ClusterSession):
         return None
+    if config.cluster.spares:
+        session.load("restore")  # so that the first recovery does not wait for it
     return Recovery(session, directory, record, restarts, start)

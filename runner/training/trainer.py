@@ -78,7 +78,7 @@ class Trainer:
         self._saver = BackgroundSaver(config.checkpoint.every_s)
         self._listens = any(type(each).on_step is not Callback.on_step for each in callbacks)
         self._running = range(0)  # the updates that run now
-        self._alone_before = 0  # no series begins before this update
+        self._repeated = range(0)  # the interrupted updates of the newest recovery
         self._called: dict[str, int] = {}  # method of callbacks -> newest step
         self._reason = ""  # why a callback stops the run
         self._last_step = experiment.total_steps  # earlier if a callback stops the run
@@ -137,12 +137,12 @@ class Trainer:
     def _recover(self, lost: WorkerLostError) -> None:
         """Replace the lost worker and return to the newest boundary."""
         assert self._recovery is not None
-        self._saver.finish()
+        self._saver.check()  # a checkpoint that is being written does not delay the recovery
         self._trace.drop()
         self._close_noting()
         self._decisions.write(self._step_driver.decisions())
         steps, self._running = self._interrupted(), range(0)
-        self._alone_before = steps.stop
+        self._repeated = steps
         self._display.message(self._recovery.recover(lost, steps, self._step_driver.can_go_on))
         # The step times of this process include the repeated steps.
         self.progress = replace(self._recovery.boundary.progress, step_seconds=self.progress.step_seconds)
@@ -244,10 +244,12 @@ class Trainer:
         """
         done, config = self.progress.done, self.experiment.config
         longest = self._step_driver.longest_series(done)
-        if longest == 1 or self._listens or config.trace or done < self._alone_before or not self.progress.step_seconds:
+        if longest == 1 or self._listens or config.trace or done in self._repeated or not self.progress.step_seconds:
             return range(done, done + 1)
         every = filter(None, (self.experiment.eval_every, config.checkpoint.every_steps))
         ends = [self._last_step, *(done + each - done % each for each in every)]
+        if done < self._repeated.start:
+            ends.append(self._repeated.start)
         in_time = done + series_length(longest, self.progress.step_seconds[-1])
         return range(done, max(done + 1, min(in_time, *ends)))
 

@@ -10,7 +10,14 @@ from runner.errors import ResourceError
 from runner.records.summary import Summary
 from runner.training import memory
 from runner.training.build import build
-from runner.training.memory import CONTEXT_BYTES, PROGRAM_BYTES, GpuMemory, ProcessMemory
+from runner.training.memory import (
+    BOUNDARY_COPIES,
+    CHECKPOINT_COPIES,
+    CONTEXT_BYTES,
+    PROGRAM_BYTES,
+    GpuMemory,
+    ProcessMemory,
+)
 from runner.training.run import run
 from tests.gpus import GIB, NO_DRIVER, gpu, gpu_kernels, machine
 from tests.refusal import Capture
@@ -61,7 +68,10 @@ def test_spare_processes_hold_their_program_and_the_dataset(monkeypatch: pytest.
     found = planned(*spares)
     assert list(found) == ["master", "worker-0", "worker-1", "spare-0", "spare-1"]
     assert found["spare-1"].total == PROGRAM_BYTES + memory.dataset_bytes(build(small_config(*spares)))
-    assert list(planned(*spares, "train.restarts=0")) == ["master", "worker-0", "worker-1"]
+    without = planned(*spares, "train.restarts=0")
+    assert list(without) == ["master", "worker-0", "worker-1"]
+    copies = CHECKPOINT_COPIES + BOUNDARY_COPIES
+    assert found["master"].checkpoint * copies == without["master"].checkpoint * (copies + 1)
     limit = 2 * (memory.most_bytes(build(small_config(*spares[:2]))) + PROGRAM_BYTES)
     monkeypatch.setattr(memory, "usable_memory", lambda: limit)
     monkeypatch.setattr(memory, "planned_memory", lambda *_: [ProcessMemory("spare-0", step=limit)])

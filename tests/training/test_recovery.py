@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,14 @@ import pytest
 from runner.callback import Callback, StopTraining
 from runner.checkpoint import newest
 from runner.config.configuration import load_stored
+from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.launchers import LocalLauncher
 from runner.errors import ClusterError, Interrupted
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.records.summary import Summary
 from runner.tracking import RunInfo, Tracker, read_metrics
+from runner.training import saving, trainer
 from runner.training.recovery import Recovery
 from runner.training.run import run
 from tests.engine.cluster.conftest import wait_for_spares
@@ -270,6 +272,52 @@ def test_a_failed_run_keeps_its_state(fewest: str, ends: str, tmp_path: Path, mo
     (recorded,) = recoveries_of(tmp_path / "run")
     checkpoints = tmp_path / "run" / "checkpoints"
     assert newest(checkpoints) == checkpoints / f"step-{recorded['continued_from']}"
+
+
+def test_a_recovery_does_not_wait_for_a_checkpoint(
+    tmp_path: Path, undisturbed: Undisturbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovered, recover, save = Event(), Recovery.recover, saving.save_checkpoint
+    found = []
+
+    def recover_then_note(*arguments: Any) -> str:
+        text = recover(*arguments)
+        recovered.set()
+        return text
+
+    def save_later(*arguments: Any, **named: Any) -> Path:
+        found.append(recovered.wait(10.0))
+        return save(*arguments, **named)
+
+    monkeypatch.setattr(Recovery, "recover", recover_then_note)
+    monkeypatch.setattr(saving, "save_checkpoint", save_later)
+    lost = Disturbance({6: ("worker-1", signal.SIGKILL)})
+    summary = train(tmp_path / "run", [*SYNC, "checkpoint.every_steps=5"], lost)
+    assert found == [True, True]
+    assert summary.weights_sha256 == undisturbed("sync_data").weights_sha256
+    assert recoveries_of(tmp_path / "run")[0]["continued_from"] >= 5
+
+
+def test_updates_before_the_interrupted_ones_are_repeated_in_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupted updates are repeated one by one, so that the cause of a recurring fault is found."""
+    series: list[tuple[int, int]] = []
+    run_series = ClusterSession.run_series
+
+    def run_or_lose(session: ClusterSession, client: str, first: int, feeds: Any) -> Any:
+        series.append((first, len(feeds)))
+        if first == 4 and len(feeds) == 3:
+            (process,) = [child for child in processes() if _name(child) == "worker-1"]
+            process.kill()
+        return run_series(session, client, first, feeds)
+
+    monkeypatch.setattr(ClusterSession, "run_series", run_or_lose)
+    monkeypatch.setattr(Recovery, "is_due", False)
+    monkeypatch.setattr(trainer, "series_length", lambda longest, step_s: 3)
+    train(tmp_path / "run", [*SYNC, "train.eval_every=8"])
+    in_series = [each for each in series if each[1] > 1]
+    assert in_series == [(1, 3), (4, 3), (0, 3)]
 
 
 class StopAtSix(Callback):

@@ -66,8 +66,11 @@ def test_restarts_are_limited(faults: list[tuple[Any, ...]], ends: str, tmp_path
 
 def test_the_time_between_copies_grows_with_their_duration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     class Session:
+        def load(self, client: str) -> None:
+            clock.now += 1.0
+
         def run(self, client: str) -> dict[str, np.ndarray]:
-            clock.now += 3.0
+            clock.now += duration.pop(0)
             return {}
 
     class Clock:
@@ -76,7 +79,7 @@ def test_the_time_between_copies_grows_with_their_duration(monkeypatch: pytest.M
         def monotonic(self) -> float:
             return self.now
 
-    clock = Clock()
+    clock, duration = Clock(), [3.0, 30.0, 60.0]
     monkeypatch.setattr(recovery, "time", clock)
     with RunDirectory.open(tmp_path, resume=False) as directory:
         copies = Recovery(Session(), directory, None, 3, Start())  # type: ignore[arg-type]
@@ -85,10 +88,13 @@ def test_the_time_between_copies_grows_with_their_duration(monkeypatch: pytest.M
         assert copies.is_due
         copies.copy(Progress(4))
         assert copies.boundary.progress.done == 4
-        clock.now += 149.0
-        assert not copies.is_due
-        clock.now += 1.0
-        assert copies.is_due
+        for seconds in (150.0, 150.0, 1500.0):
+            clock.now += seconds - 1.0
+            assert not copies.is_due
+            clock.now += 1.0
+            assert copies.is_due
+            if duration:
+                copies.copy(Progress(4))
 
 
 def test_updates_without_a_lost_worker_do_not_reset_the_count_of_restarts(tmp_path: Path) -> None:
@@ -101,12 +107,15 @@ def test_updates_without_a_lost_worker_do_not_reset_the_count_of_restarts(tmp_pa
         def run(self, client: str) -> dict[str, np.ndarray]:
             return {}
 
+        def start_spares(self) -> None:
+            started.append(1)
+
     class NoRecord:
         def rewind(self, step: int) -> None: ...
 
         def metrics(self, step: int, values: object) -> None: ...
 
-    session = Session()
+    session, started = Session(), list[int]()
     with RunDirectory.open(tmp_path, resume=False) as directory:
         lost = Recovery(session, directory, NoRecord(), 1, Start())  # type: ignore[arg-type]
         lost.budget.admit(KILL, 5, None)
@@ -116,8 +125,10 @@ def test_updates_without_a_lost_worker_do_not_reset_the_count_of_restarts(tmp_pa
         with pytest.raises(ClusterError, match="already restarted 1 times"):
             lost.budget.admit(KILL, 60, None)
         assert not directory.recoveries_jsonl.exists()
+        assert not started, "the start of a process would delay the run"
         session.absent = ()
         lost.after_step(61)
+        assert len(started) == 1
         assert json.loads(directory.recoveries_jsonl.read_text())["rejoined_step"] == 60
         lost.budget.admit(KILL, 80, None)
 

@@ -13,7 +13,7 @@ from runner.engine.cluster.assignment import messages_of, peer_of
 from runner.engine.cluster.emulation import Emulation
 from runner.engine.cluster.joining import host_facts
 from runner.engine.cluster.launchers import Launcher, LocalLauncher
-from runner.engine.cluster.remote_plan import LaunchedRun, RemotePlan, RemoteTrace
+from runner.engine.cluster.remote_plan import LaunchedRun, RemotePlan, RemoteTrace, statistic
 from runner.engine.cluster.starting import SPARE_MESSAGES, Recovered, start_workers, worker_names
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import encode_document
@@ -66,6 +66,7 @@ class ClusterSession(session.Session):
     ) -> None:
         self._program = program
         self._planned = ProgramPlans(program, cluster, registry)
+        self._needed = {(each.signature, each.inputs) for each in program.needed_after_recovery}
         self._setup = WorkerSetup(
             source,
             check_finite,
@@ -89,11 +90,10 @@ class ClusterSession(session.Session):
         self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
         self._unloaded: list[RemotePlan] = []  # not loaded by all workers, some of which may still open the arenas
         self._loads = 0
-        self._launched: dict[str, LaunchedRun] = {}
-        self._by_plan: dict[str, LaunchedRun] = {}
+        self._launched, self._by_plan = (dict[str, LaunchedRun]() for _ in range(2))
         self._ended: deque[tuple[str, messages.Done]] = deque()
         self._training_is_loaded = False
-        self._absent_have_plans = False  # whether all plans were sent to the replacements of absent workers
+        self._absent_were_sent = False  # whether the replacements of absent workers were sent their plans
         self._trace: RemoteTrace | None = None
         self._stack = ExitStack()
         self._started: WorkerGroup | None = None
@@ -105,6 +105,7 @@ class ClusterSession(session.Session):
         arenas = len(self._program.clients) * (1 + len(self._workers))
         group = self._start_workers(*named, queued_messages=queued_messages, arenas=arenas)
         self._started = self._stack.enter_context(group)
+        self._started.rejoined = self._send_plans_to_absent
         if self._launcher.spares:
             self._started.spares.prepare(messages.Setup(), self._setup_document({}))
         return self
@@ -142,8 +143,8 @@ class ClusterSession(session.Session):
             if self._started is None or self._setup.communicator is not None:
                 replaced, fenced = self._workers, self._start_all_again(epoch)
             else:
+                self._absent_were_sent = False
                 replaced = self._started.replace(lost, epoch)
-                self._absent_have_plans = False
                 self._close_unloaded()
                 for plan in self._plans.values():
                     plan.begun = 0
@@ -168,14 +169,15 @@ class ClusterSession(session.Session):
     def is_available(self, client: str) -> bool:
         """Return whether no absent worker takes part in a client.
 
-        If the replacements of all absent workers have joined, they are sent the plans; they are absent until they have
-        loaded all of them. A client that is not available waits for the replacements when it is run or launched.
+        If the replacements of all absent workers have joined, they are sent the plans of the clients in
+        ``Program.needed_after_recovery``, and are absent until they have loaded these plans. A client that is not
+        available waits for the replacements when it is run or launched.
         """
         group = self._group
         if group.absent and group.has_joined:
             self._send_plans_to_absent()
             if not group.loading:
-                group.complete()
+                group.absent.clear()
         return not self._needs_absent(self._planned.client(client))
 
     def _needs_absent(self, client: Client) -> bool:
@@ -183,7 +185,7 @@ class ClusterSession(session.Session):
         return bool(absent) and not absent.isdisjoint(map(peer_of, self._planned.plans(client.signature)))
 
     def _wait_for_absent(self) -> None:
-        """Wait until the replacements of absent workers can run all plans. Launched clients end first."""
+        """Wait until the replacements of absent workers have loaded the needed plans. Launched clients end first."""
         group = self._group
         running = sum(len(run.plan.plans) - len(run.turns) for run in self._launched.values())
         while len(self._ended) < running:
@@ -191,19 +193,26 @@ class ClusterSession(session.Session):
         self._send_plans_to_absent()
         while group.loading:
             group.next(messages.Loaded)
-        group.complete()
+        group.absent.clear()
 
     def _send_plans_to_absent(self) -> None:
-        """Set up the replacements of absent workers and send them all plans, once; wait for those not yet joined."""
-        if self._absent_have_plans:
+        """Set up the replacements of absent workers, which must join first, and send them the needed plans, once.
+
+        Other plans, such as that of an evaluation, are sent before their next run.
+        """
+        if self._absent_were_sent:
             return
         group = self._group
         group.set_up(self._setup_document, sorted(group.absent))
-        for plan in self._plans.values():
-            own = plan.assignments.keys() & group.absent
-            group.loading |= {(worker, plan.name) for worker in own}
-            self._send_plan(plan, own)
-        self._absent_have_plans = True
+        for key, plan in self._plans.items():
+            plan.unsent |= plan.assignments.keys() & group.absent
+            if key in self._needed:
+                group.loading |= {(worker, plan.name) for worker in plan.send(group)}
+        self._absent_were_sent = True
+
+    def start_spares(self) -> None:
+        """Start spare processes in place of those that were used by a recovery or have ended."""
+        self._group.spares.start_again()
 
     def _start_all_again(self, epoch: int) -> float:
         """End all workers and start them again; return the time of ``time.monotonic`` between the two."""
@@ -221,6 +230,10 @@ class ClusterSession(session.Session):
         absent = {*gone, *(self._started.absent if self._started is not None else ())}
         left, all_workers = set(self._workers) - absent, messages.count_role(self._workers, messages.WORKER_ROLE)
         return min(messages.count_role(left, messages.WORKER_ROLE), all_workers - 1)
+
+    def load(self, client: str) -> None:
+        """Load a client in advance, so that its first run takes less time."""
+        self._load(self._planned.client(client))
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         return self.run_series(client, step, [feeds or {}])[0]
@@ -288,7 +301,7 @@ class ClusterSession(session.Session):
                 reported = f"step {answer.step} of plan {answer.plan!r}"
                 raise SecurityError(f"{worker} finished {reported}, which is not running on {worker}")
             self._add_statistics(worker, run.plan, answer)
-            run.turns[worker] = _statistic(worker, answer, session.TURN)
+            run.turns[worker] = statistic(worker, answer, session.TURN)
             if run.turns.keys() == run.plan.plans.keys():
                 del self._launched[run.client.name], self._by_plan[answer.plan]
                 fetches = {name: run.plan.fetch(tensor) for name, tensor in run.client.fetches.items()}
@@ -327,11 +340,11 @@ class ClusterSession(session.Session):
         return self._started
 
     def _load(self, client: Client) -> RemotePlan:
-        """Return the plan of a client; the first call for a signature and inputs sends each worker its part."""
-        signature = client.signature
-        key = signature, client.inputs
+        """Return the plan of a client; sends their parts to all workers that have not been sent them."""
+        signature, _ = key = client.signature, client.inputs
         plan, group = self._plans.get(key), self._group
-        if plan is None:
+        is_new = plan is None
+        if plan is None or plan.unsent:
             # Answers to the Load messages must not be mixed with answers of a running step.
             session.require_synchronized(f"client {client.name!r} was loaded", self._launched)
         if self._needs_absent(client):
@@ -342,15 +355,20 @@ class ClusterSession(session.Session):
             compiled, plans = self._planned.compiled(signature), self._planned.plans(signature)
             shared = (self._planned.layouts, group.directory, self._identity.epoch, group.joined.sharing)
             plan = RemotePlan(name, client, compiled, plans, *shared, rings=self._rings)
+            plan.expect_fetches(group.arrivals)
+        if plan.unsent:
             try:
-                plan.expect_fetches(group.arrivals)
-                self._send_plan(plan, plan.assignments)
-                group.gather(plan.plans, messages.Loaded, lambda answer: answer.plan == name)
+                plan.load(group)
             except BaseException:
                 self._unloaded.append(plan)
+                self._plans.pop(key, None)
                 raise
+        if is_new:
             self._plans[key] = plan
-            self._prepare_spares(plan)
+            # The memory of a GPU may not suffice for two processes.
+            on_cpu = [each for each in plan.assignments if self._launcher.spares and each not in self._setup.gpus]
+            for worker in on_cpu if key in self._needed else on_cpu[:1]:
+                group.spares.prepare(messages.Load(plan.name), plan.document(worker))
             for device_plan in plan.plans.values():
                 self._libraries[DeviceName.parse(device_plan.device).type or ""] |= device_plan.libraries
         return plan
@@ -358,18 +376,6 @@ class ClusterSession(session.Session):
     def _close_unloaded(self) -> None:
         while self._unloaded:
             self._unloaded.pop().close()
-
-    def _send_plan(self, plan: RemotePlan, workers: Collection[str]) -> None:
-        for worker in workers:
-            document = encode_document(plan.assignments[worker].to_document())
-            self._group.send(worker, messages.Load(plan.name), document)
-
-    def _prepare_spares(self, plan: RemotePlan) -> None:
-        """Send the assignment of a worker to the spare processes. A GPU's memory may not suffice for two processes."""
-        worker = next((each for each in plan.assignments if each not in self._setup.gpus), None)
-        if self._launcher.spares and worker is not None:
-            document = encode_document(plan.assignments[worker].to_document())
-            self._group.spares.prepare(messages.Load(plan.name), document)
 
     def _setup_document(self, addresses: Mapping[str, str]) -> bytes:
         return encode_document(replace(self._setup, addresses=addresses).to_document())
@@ -379,7 +385,7 @@ class ClusterSession(session.Session):
 
     def _add_statistics(self, worker: str, plan: RemotePlan, answer: messages.Done, steps: int = 1) -> None:
         self._sent[worker] += steps * plan.plans[worker].sent_bytes
-        self._peaks[worker] = _statistic(worker, answer, session.PEAK_MEMORY)
+        self._peaks[worker] = statistic(worker, answer, session.PEAK_MEMORY)
 
     def _messages_per_step(self) -> int:
         """Return the largest number of unread messages from one process to another: the messages of two steps.
@@ -391,9 +397,3 @@ class ClusterSession(session.Session):
         sends = {name: max(map(messages_of, own.values())) for name, own in plans.items()}
         at_once = sum(sends[client.name] for client in self._program.training)
         return 2 * max(at_once, *sends.values(), 0)
-
-
-def _statistic(worker: str, answer: messages.Done, name: str) -> int:
-    if name not in answer.stats:
-        raise SecurityError(f"{worker} finished step {answer.step} without the statistic {name!r}")
-    return int(answer.stats[name])

@@ -5,13 +5,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from runner.engine.cluster.assignment import Assignment
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import decode_document
 from runner.engine.cluster.transport.endpoint import Received
 from runner.engine.cluster.worker import SourceMaker, close_source
 from runner.engine.cluster.worker_setup import WorkerSetup
+from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.planner import Part
 from runner.engine.compile.program import InputSource
+from runner.engine.graph import ops
+from runner.engine.graph.device import worker_device
+from runner.engine.graph.graph import Graph
 from runner.engine.run.executor import DeviceExecutor
 from runner.engine.run.rendezvous import LocalRendezvous
 from runner.engine.run.storage import Arena, VariableStore
@@ -25,10 +32,11 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Preparation:
-    """The input source of a spare process, made in advance, and kernels that were compiled in advance.
+    """The input source of a spare process, decoded assignments and compiled kernels, all made in advance.
 
-    The master sends the setup of the run and, for each plan, the assignment of one worker. The plans of the other
-    workers usually have the same kernels.
+    The master sends the setup of the run, the assignments of all workers for the plans that a recovery needs, and the
+    assignment of one worker for each other plan. Workers usually have the same kernels, so only the first assignment of
+    each plan is bound.
     """
 
     make_source: SourceMaker
@@ -36,27 +44,43 @@ class Preparation:
 
     def __post_init__(self) -> None:
         self._source: InputSource | None = None
+        self._bound: set[str] = set()
+        self.assignments: dict[bytes, Assignment] = {}  # encoded document -> decoded assignment
 
     def handle(self, received: Received) -> None:
         """Handle a Setup or Load message. Raises SecurityError for any other message and for a malformed document."""
         match received.message:
             case messages.Setup():
+                self._multiply()
                 setup = WorkerSetup.from_document(decode_document(received.frames[0]))
                 if setup.source is not None:
                     self.close()
                     self._source = self.make_source(setup.source)
                     log.info("the input source is ready")
             case messages.Load(plan=plan):
-                self._bind(Assignment.from_document(decode_document(received.frames[0]), self.registry))
-                log.info("the kernels of the plan %s are ready", plan)
+                assignment = Assignment.from_document(decode_document(received.frames[0]), self.registry)
+                self.assignments[bytes(received.frames[0])] = assignment
+                if plan not in self._bound:
+                    self._bound.add(plan)
+                    self._bind(assignment.plan)
+                    log.info("the kernels of the plan %s are ready", plan)
             case other:
                 raise SecurityError(f"{other.kind!r} from {received.source} to a spare process: unexpected message")
 
-    def _bind(self, assignment: Assignment) -> None:
-        """Bind a plan to memory that is then freed, so that libraries keep the compiled kernels."""
+    def _multiply(self) -> None:
+        """Compute a small matrix product, because oneDNN generates code when it computes the first one."""
+        graph, device = Graph(), worker_device(0)
+        with graph.device(device):
+            matrix = ops.placeholder(graph, (8, 8), "float32", name="matrix")
+            product = ops.matmul(graph, matrix, matrix)
+        plan = Part(graph, (product,), {matrix: matrix}).plan(device, self.registry, {})
+        self._bind(plan).run(0, {matrix: np.ones((8, 8), np.float32)})
+
+    def _bind(self, plan: DevicePlan) -> DeviceExecutor:
+        """Bind a plan to new memory; libraries keep the compiled kernels after the memory is freed."""
         platform = HostPlatform(self.registry.join)
         wires = wires_of(platform, LocalRendezvous())
-        DeviceExecutor(assignment.plan, self.registry, VariableStore(platform), Arena(platform), wires)
+        return DeviceExecutor(plan, self.registry, VariableStore(platform), Arena(platform), wires)
 
     def source(self, description: Mapping[str, Any]) -> InputSource:
         """Return the prepared source, or make one if none is left; the caller must close the source.

@@ -36,6 +36,7 @@ class RemotePlan:
     """The parts of one client on the workers, and the shared memory for the client's feeds and fetches.
 
     plans, assignments: worker -> plan or assignment, for participating workers only. begun: number of steps begun.
+    unsent: workers that have not been sent their assignments, such as replacements of lost workers.
     copied: workers that do not share memory with the master, sorted. depth: largest number of steps in a series, which
     needs no messages between its steps; 1 unless all workers use doorbells and exchange few bytes with the master.
     """
@@ -62,6 +63,8 @@ class RemotePlan:
         """
         self.name = name
         self.begun = 0
+        self.unsent = set(map(peer_of, plans))
+        self._documents: dict[str, bytes] = {}
         self._compiled = compiled
         parts = compiled.parts.items()
         inputs = {device: tuple(slot for slot in client.inputs if slot.tensor in part.feeds) for device, part in parts}
@@ -106,6 +109,24 @@ class RemotePlan:
         """Close the arenas. No worker can load a closed plan."""
         self._open.close()
 
+    def document(self, worker: str) -> bytes:
+        """Return the encoded assignment of a worker."""
+        if worker not in self._documents:
+            self._documents[worker] = encode_document(self.assignments[worker].to_document())
+        return self._documents[worker]
+
+    def send(self, group: WorkerGroup) -> list[str]:
+        """Send the assignments that were not sent yet; return their workers, each of which answers with Loaded."""
+        workers = sorted(self.unsent)
+        for worker in workers:
+            group.send(worker, messages.Load(self.name), self.document(worker))
+            self.unsent.discard(worker)
+        return workers
+
+    def load(self, group: WorkerGroup) -> None:
+        """Send the assignments that were not sent yet, and wait until their workers have loaded them."""
+        group.gather(self.send(group), messages.Loaded, lambda answer: answer.plan == self.name)
+
     def feed(self, values: Mapping[Tensor, Any], index: int = 0) -> None:
         """Copy the feeds of a step to the arena; raises RunnerError for a wrong shape or dtype.
 
@@ -149,6 +170,13 @@ class LaunchedRun:
     number: int
     begin_ns: int
     turns: dict[str, int] = field(default_factory=dict)
+
+
+def statistic(worker: str, answer: messages.Done, name: str) -> int:
+    """Return a statistic of a finished step; raises SecurityError if the worker did not send it."""
+    if name not in answer.stats:
+        raise SecurityError(f"{worker} finished step {answer.step} without the statistic {name!r}")
+    return int(answer.stats[name])
 
 
 class RemoteTrace:

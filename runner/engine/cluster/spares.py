@@ -12,9 +12,11 @@ from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint
 from runner.engine.cluster.transport.heartbeat import STOPPED_S, HeartbeatMonitor, Verdict
 from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path
-from runner.errors import ClusterError, SecurityError
+from runner.errors import ClusterError, ResourceError, SecurityError
 
 log = logging.getLogger(__name__)
+
+_MOST_DOCUMENTS = 32  # documents for which the inbox and the memory of a spare process surely suffice
 
 
 @dataclass
@@ -41,8 +43,11 @@ class Spares:
     def prepare(self, message: messages.Setup | messages.Load, document: bytes) -> None:
         """Send a document to all spare processes, also to those that join later; see ``preparation``.
 
-        A spare process that cannot be reached is removed.
+        A spare process that cannot be reached is removed. Documents beyond a limit are not sent: the process then does
+        their work when it takes a place.
         """
+        if len(self._documents) == _MOST_DOCUMENTS:
+            return
         self._documents.append((message, document))
         for name in list(self.joined.spares):
             try:
@@ -66,6 +71,13 @@ class Spares:
                 inbox_path(inbox_address(self.directory, name)).unlink(missing_ok=True)
             self.start(missing, epoch, self.joined.hosts)
             self.started.update(missing)
+
+    def start_again(self) -> None:
+        """Call :meth:`start_missing` in a run that can go on without spare processes: log errors as warnings."""
+        try:
+            self.start_missing()
+        except (ClusterError, ResourceError) as error:
+            log.warning("no new spare process can be started: %s", error)
 
     def welcome(self, name: str, hello: messages.Hello) -> None:
         """Accept a spare process. If it may not join or cannot be reached, log a warning: the run goes on without."""

@@ -27,7 +27,8 @@ class Recovered:
 
     replaced: names of the workers with new processes. silence_s: seconds from the last heartbeat of the lost worker to
     the recovery. fenced_s: seconds until all lost processes have ended and the others have dropped interrupted steps.
-    started_s: further seconds until all workers can run all plans; None if the run goes on before they can.
+    started_s: further seconds until all workers have loaded the plans that are needed to go on; None if the run goes
+    on before.
     """
 
     replaced: tuple[str, ...]

@@ -41,7 +41,7 @@ from runner.system.text import ascii_only
 
 log = logging.getLogger(__name__)
 
-_RECOVERY_S = 300.0  # seconds for which a worker on the master's host waits for a recovery; the master may save first
+_RECOVERY_S = 300.0  # seconds for which a worker on the master's host waits for a recovery; the master may be saving
 _CUT_OFF_S = 10.0  # seconds for which a worker over TCP waits for a recovery; the network may have cut the worker off
 
 SourceMaker = Callable[[Mapping[str, Any]], InputSource]
@@ -61,7 +61,8 @@ class Worker:
     mailbox: reads from ``endpoint``, which is connected to the master at ``address``. peers: names of all workers and
     parameter servers, including this one. The setup contains their addresses; a peer without an address there has its
     inbox in the directory of the master's inbox. lines: log lines for the heartbeat thread. spins: number of times
-    that a wait reads a doorbell in shared memory before it sleeps.
+    that a wait reads a doorbell in shared memory before it sleeps. decoded: encoded document -> assignment, for
+    assignments that were decoded in advance.
     """
 
     endpoint: Endpoint
@@ -73,6 +74,7 @@ class Worker:
     progress: Progress
     lines: SimpleQueue[str] = field(default_factory=SimpleQueue)
     spins: int = 0
+    decoded: dict[bytes, Assignment] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._use_platform(HostPlatform(self.registry.join))
@@ -188,7 +190,7 @@ class Worker:
             case messages.Setup():
                 self._set_up(decode_document(received.frames[0]))
             case messages.Load(plan=plan):
-                self._load(plan, decode_document(received.frames[0]))
+                self._load(plan, received.frames[0])
             case messages.Run(plan=plan, step=step, delay_s=delay_s, count=count):
                 self._run(plan, range(step, step + count), delay_s, {})
             case messages.Launch() as launched:
@@ -241,11 +243,12 @@ class Worker:
         self._variables = VariableStore(platform)
         self._arena = Arena(platform)
 
-    def _load(self, plan: str, document: object) -> None:
+    def _load(self, plan: str, document: memoryview) -> None:
         self.progress.enter(messages.LOAD, 0)
         if self._check_finite is None or plan in self._plans:
             raise SecurityError(f"plan {plan!r} refused: expected each plan once, after setup")
-        assignment = Assignment.from_document(document, self.registry)
+        decoded = self.decoded.pop(bytes(document), None)
+        assignment = decoded or Assignment.from_document(decode_document(document), self.registry)
         own_name = self.endpoint.name
         if peer_of(assignment.device) != own_name:
             raise SecurityError(f"plan {plan!r} refused: for {assignment.device}, expected the device of {own_name}")

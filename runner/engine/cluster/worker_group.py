@@ -20,7 +20,7 @@ from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Endpoint, Received
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path
-from runner.errors import ClusterError, ResourceError, RunnerError
+from runner.errors import ClusterError, RunnerError
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,8 @@ class WorkerGroup:
     directory: private directory of sockets and arenas. logs: folder for the workers' logs. facts: the master's facts;
     see ``joining``. clock: the clock that ``endpoint`` and ``monitor`` use. start: starts the processes with the given
     names in an epoch; see :meth:`Launcher.start` for its last argument. ticket: see :class:`Spares`. absent: lost
-    workers whose replacements cannot run all plans yet.
+    workers whose replacements cannot take part yet. rejoined: called when the replacements of all absent workers have
+    joined while another message was awaited.
     """
 
     workers: Sequence[str]
@@ -59,6 +60,7 @@ class WorkerGroup:
         self._next_check = self._checked_at + CHECK_S
         self._unread: deque[Received] = deque()
         self.absent: set[str] = set()
+        self.rejoined: Callable[[], None] = lambda: None
         self.loading: set[tuple[str, str]] = set()  # (worker, plan) that was sent to a replacement and is not loaded
         self._failed = False
         self.joined = Joined(self.workers, self.facts, self.launcher, self.supervisor)
@@ -119,8 +121,8 @@ class WorkerGroup:
 
         A spare process takes the place of the worker if there is one. Also replaces every worker that has ended, is
         silent, or whose replacement is not complete. Returns the names of all replaced workers when the others are in
-        the new epoch. The caller then calls :meth:`set_up`, loads the plans on the replacements and calls
-        :meth:`complete`; until then, the others can run the plans in which no absent worker takes part. Raises
+        the new epoch. The caller then calls :meth:`set_up`, loads the plans on the replacements and clears
+        ``absent``; until then, the others can run the plans in which no absent worker takes part. Raises
         WorkerLostError if another worker is lost.
         """
         self.absent |= {lost, *self.supervisor.ended, *self._causes.lost} & set(self.workers)
@@ -140,14 +142,6 @@ class WorkerGroup:
             self.send(worker, messages.Abandon(epoch, tuple(absent)))
         self.gather(others, messages.Abandoned)
         return absent
-
-    def complete(self) -> None:
-        """End a replacement after all plans are loaded. If a spare process cannot be started, log a warning."""
-        self.absent.clear()
-        try:
-            self.spares.start_missing()
-        except (ClusterError, ResourceError) as error:
-            log.warning("no new spare process can be started: %s", error)
 
     @property
     def has_joined(self) -> bool:
@@ -280,8 +274,13 @@ class WorkerGroup:
                 self._next_check = now  # Check now: the next check is due, or a process has died.
             elif isinstance(received.message, kinds):
                 yield received.source, received.message, received.frames
-            elif isinstance(received.message, messages.Hello) and received.source in self.absent:
-                self._welcomes(received.source, received.message)
+            elif (
+                isinstance(received.message, messages.Hello)
+                and received.source in self.absent
+                and self._welcomes(received.source, received.message)
+                and self.has_joined
+            ):
+                self.rejoined()
 
     def _receive(self, timeout_s: float) -> Received | None:
         """Return the next message, or None if none arrives in time. Raises the error of a worker that has failed."""

@@ -59,7 +59,8 @@ def main(master: str, key: Path, host: str, facts: Mapping[str, str], make_sourc
         processes = messages.process_names(ticket.peers, ticket.servers)
         given = (master, processes, preparation.source, registry, joined.progress, joined.lines)
         spins = _SPINS if len(processes) * ticket.threads <= usable_cores() else 0
-        return Worker(joined.endpoint, Mailbox(joined.endpoint), *given, spins).serve(joined.check)
+        worker = Worker(joined.endpoint, Mailbox(joined.endpoint), *given, spins, preparation.assignments)
+        return worker.serve(joined.check)
 
     ticket, facts = read_ticket(key), {**host_facts(host), **facts}
     with _joined(master, ticket, facts, interrupts) as joined:

@@ -68,6 +68,7 @@ class InputSlot:
 
 
 TRAIN = "train"
+RESTORE = "restore"
 
 
 @dataclass(frozen=True)
@@ -180,3 +181,8 @@ class Program:
     def training(self) -> tuple[Client, ...]:
         """The clients that make updates: ``train``, or the deferred clients."""
         return tuple(each for each in self.clients.values() if each.name == TRAIN or each.deferred)
+
+    @property
+    def needed_after_recovery(self) -> tuple[Client, ...]:
+        """The clients without which a run cannot go on after a recovery: "restore" and the training clients."""
+        return (*self.training, *(each for each in self.clients.values() if each.name == RESTORE))

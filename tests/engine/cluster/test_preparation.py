@@ -7,15 +7,22 @@ from typing import Any
 
 import pytest
 
+from runner.engine.cluster.assignment import Assignment
+from runner.engine.cluster.mailbox import Mailbox, Request
 from runner.engine.cluster.preparation import Preparation
+from runner.engine.cluster.remote_plan import RemotePlan
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import encode_document
 from runner.engine.cluster.transport.endpoint import Received
+from runner.engine.cluster.transport.heartbeat import Progress
+from runner.engine.cluster.worker import Worker
 from runner.engine.cluster.worker_setup import WorkerSetup
 from runner.errors import SecurityError
 from runner.kernels.contract import Bound, Kernel
 from runner.kernels.registry import Registry
-from tests.engine.cluster.virtual_cluster import plans_of, remote_plan, there_and_back
+from tests.engine.cluster.transport.conftest import identity
+from tests.engine.cluster.transport.fake_network import FakeNetwork
+from tests.engine.cluster.virtual_cluster import ADDRESS, plans_of, remote_plan, there_and_back
 
 DESCRIPTION = {"seed": 1}
 
@@ -36,6 +43,10 @@ class Source:
 
 def received(message: messages.Message, document: object) -> Received:
     return Received(messages.MASTER, message, (memoryview(encode_document(document)),))
+
+
+def load(plan: RemotePlan, worker: str) -> Received:
+    return Received(messages.MASTER, messages.Load("run-0"), (memoryview(plan.document(worker)),))
 
 
 def handle_setup(preparation: Preparation, source: Mapping[str, Any] | None) -> None:
@@ -80,14 +91,52 @@ def counting(kernel: Kernel, bound: list[str]) -> Kernel:
     return replace(kernel, bind=bind)
 
 
-def test_kernels_of_a_plan_are_bound(registry: Registry, tmp_path: Path) -> None:
-    bound: list[str] = []
-    counted = registry.copy()
-    counted._kernels = {key: [counting(each, bound) for each in found] for key, found in registry._kernels.items()}
-    assignment = remote_plan(plans_of(there_and_back(), registry), "run", tmp_path).assignments["worker-0"]
-    Preparation(Source, counted).handle(received(messages.Load("run-0"), assignment.to_document()))
-    computed = [each.op for each in assignment.plan.instructions if each.op not in ("assign", "send", "recv")]
+@pytest.fixture
+def bound() -> list[str]:
+    """Return the ops of the kernels of ``counted`` that were bound."""
+    return []
+
+
+@pytest.fixture
+def counted(registry: Registry, bound: list[str]) -> Registry:
+    copied = registry.copy()
+    copied._kernels = {key: [counting(each, bound) for each in found] for key, found in registry._kernels.items()}
+    return copied
+
+
+def test_kernels_of_a_plan_are_bound_once(counted: Registry, bound: list[str], tmp_path: Path) -> None:
+    plan = remote_plan(plans_of(there_and_back(), counted), "run", tmp_path)
+    preparation = Preparation(Source, counted)
+    for worker in plan.plans:
+        preparation.handle(load(plan, worker))
+    computed = [each.op for each in plan.plans["worker-0"].instructions if each.op not in ("assign", "send", "recv")]
     assert bound == computed != []
+
+
+def test_code_of_matrix_products_is_generated(counted: Registry, bound: list[str]) -> None:
+    handle_setup(Preparation(Source, counted), None)
+    assert bound == ["matmul"]
+
+
+def test_worker_uses_the_assignments_that_were_decoded_in_advance(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = remote_plan(plans_of(there_and_back(), registry), "run", tmp_path)
+    preparation, network = Preparation(Source, registry), FakeNetwork()
+    for name in plan.plans:
+        preparation.handle(load(plan, name))
+    prepared = preparation.assignments[plan.document("worker-1")]
+    monkeypatch.setattr(Assignment, "from_document", None)  # a call would raise TypeError
+    endpoint = network.endpoint(identity("worker-1"), peers=2)
+    for name in (messages.MASTER, "worker-0"):
+        network.endpoint(identity(name), peers=2)
+    endpoint.connect(messages.MASTER)
+    given = (ADDRESS, list(plan.plans), Source, registry, Progress())
+    worker = Worker(endpoint, Mailbox(endpoint), *given, decoded=preparation.assignments)
+    setup = WorkerSetup(None, check_finite=False, link=None).to_document()
+    for message in (received(messages.Setup(), setup), load(plan, "worker-1")):
+        worker._answer(Request(message, 0.0))
+    assert worker._plans["run-0"].assignment is prepared
 
 
 @pytest.mark.parametrize("message", [messages.Setup(), messages.Load("run-0"), messages.Run("run-0", 0)])

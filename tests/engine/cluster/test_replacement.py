@@ -14,6 +14,7 @@ from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.joining import MEMORY
 from runner.engine.cluster.launchers import LocalLauncher
+from runner.engine.cluster.remote_plan import RemotePlan
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.worker_group import WorkerGroup
@@ -226,6 +227,49 @@ def test_launched_clients_are_dropped_and_can_be_launched_again(sessions: Sessio
         assert min(min(each.turns.values()) for each in endings) == 0, "turns are counted from the recovery"
 
 
+def test_replacement_gets_only_the_needed_plans_before_the_run_goes_on(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, list[str]]] = []
+    send = RemotePlan.send
+
+    def noted(plan: RemotePlan, group: WorkerGroup) -> list[str]:
+        sent.append((plan.name, send(plan, group)))
+        return sent[-1][1]
+
+    with sessions.new() as session:
+        expected = losses(session)
+        lost = lose(session, sessions.worker(1))
+        monkeypatch.setattr(RemotePlan, "send", noted)
+        session.recover(lost.worker, epoch=2)
+        assert sent == [("train-1", ["worker-1"])]
+        expect_same_losses(losses(session), expected)
+        assert sent[1:] == [("init-0", ["worker-1"]), ("eval-2", ["worker-1"])], "worker-0 saves"
+
+
+def test_loss_while_a_replacement_loads_a_plan_is_recovered(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session does not know which workers have loaded the plan, so it sends a new plan to all."""
+    send = RemotePlan.send
+
+    def disturbed(plan: RemotePlan, group: WorkerGroup) -> list[str]:
+        if plan.name == "eval-2":
+            sessions.worker(0).kill()
+        return send(plan, group)
+
+    with sessions.new() as session:
+        expected = losses(session)
+        lost = lose(session, sessions.worker(1))
+        session.recover(lost.worker, epoch=2)
+        with monkeypatch.context() as patched:
+            patched.setattr(RemotePlan, "send", disturbed)
+            with pytest.raises(WorkerLostError, match=r"^worker-0 "):
+                losses(session)
+        assert session.recover("worker-0", epoch=3).replaced == ("worker-0",)
+        expect_same_losses(losses(session), expected)
+
+
 LOADED = ("init-0", "train-1", "eval-2", "save-3")
 READY = re.compile(r"the (.+) (?:is|are) ready")
 
@@ -240,6 +284,8 @@ def test_spare_process_takes_over(sessions: Sessions, over_tcp: bool, monkeypatc
         lost = lose(session, processes["worker-1"])
         session.recover(lost.worker, epoch=2)
         supervised = session._group.supervisor.workers
+        assert len(session._group.spares.started) == 1, "the start of another one would delay the run"
+        session.start_spares()
         waited = {processes[name].pid: name for name in ("spare-0", "spare-1")}
         taken = waited.pop(supervised["worker-1"].pid)
         (other,) = waited.values()
@@ -253,6 +299,7 @@ def test_spare_process_takes_over(sessions: Sessions, over_tcp: bool, monkeypatc
         lost = lose(session, processes[taken])
         assert lost.worker == "worker-1"
         session.recover(lost.worker, epoch=3)
+        session.start_spares()
         assert supervised["worker-1"].pid == newest.pid, "the dead spare process was not used"
         assert len(processes_of(sessions.run_ids[-1])) == 4
         expect_same_losses(losses(session), expected)

@@ -92,7 +92,8 @@ def join_again(stage: Stage) -> None:
     new = stage.network.endpoint(identity("worker-1", epoch=2), peers=2)
     new.connect(MASTER, own_address="tcp://10.0.0.9:6")
     stage.group.set_up(lambda addresses: b"", ["worker-1"])
-    stage.group.complete()
+    stage.group.absent.clear()
+    stage.group.spares.start_again()
 
 
 def test_spare_process_gets_the_ticket_of_the_lost_worker(elsewhere: Stage, started: Started) -> None:
@@ -137,6 +138,14 @@ def test_spare_processes_get_all_documents_whenever_they_join(elsewhere: Stage, 
     received = [next_of(spare) for _ in range(4)]
     assert [each.message for each in received[1:]] == [messages.Welcome(), messages.Setup(), messages.Load("train-0")]
     assert [bytes(each.frames[0]) for each in received[2:]] == [b"setup", b"assignment"]
+
+
+def test_spare_processes_get_a_limited_number_of_documents(elsewhere: Stage, started: Started) -> None:
+    for number in range(100):
+        elsewhere.group.spares.prepare(messages.Load(f"train-{number}"), b"assignment")
+    spare = join(elsewhere, {})
+    received = list(iter(lambda: spare.receive(0), None))
+    assert [each.message for each in received[2:]] == [messages.Load(f"train-{number}") for number in range(32)]
 
 
 def test_spare_process_that_cannot_be_reached_is_removed(elsewhere: Stage, started: Started) -> None:
