@@ -6,7 +6,7 @@ Each check yields one line per fault, with the keys, their values, the expected 
 from collections.abc import Iterable, Iterator
 
 from runner.config.monitor import keeps_best, monitor_of, monitored
-from runner.config.schema import HOSTS, LOCAL, RAY, Config, server_processes, worker_processes
+from runner.config.schema import HOSTS, LOCAL, RAY, Config, server_processes, spare_processes, worker_processes
 from runner.engine.graph.device import CPU, GPU, NCCL
 from runner.errors import ConfigError
 from runner.strategies.base import TrainingFacts
@@ -150,8 +150,6 @@ def _spares(config: Config) -> Iterator[str]:
     if not cluster.spares:
         return
     chosen = f"cluster.spares={cluster.spares}"
-    if cluster.launcher.kind == HOSTS:
-        yield f"{chosen} with cluster/launcher=hosts: users start the processes; use slurm or ray, or spares=0"
     if cluster.one_process:
         yield f"{chosen} with cluster.one_process=true: there is no worker process to replace; use 0"
 
@@ -177,7 +175,8 @@ def _hardware(config: Config) -> Iterator[str]:
 
 
 def _hosts(config: Config) -> Iterator[str]:
-    launcher, expected = config.cluster.launcher, worker_processes(config) + server_processes(config)
+    launcher = config.cluster.launcher
+    expected = worker_processes(config) + server_processes(config) + spare_processes(config)
     if launcher.kind == LOCAL:
         return
     chosen = f"cluster/launcher={launcher.kind}"
@@ -190,8 +189,8 @@ def _hosts(config: Config) -> Iterator[str]:
         )
     if launcher.kind == HOSTS and sum((launcher.hosts or {}).values()) != expected:
         yield (
-            f"cluster.launcher.hosts={_text(launcher.hosts)}: expected {expected} processes in all, of workers and "
-            "parameter servers, such as "
+            f"cluster.launcher.hosts={_text(launcher.hosts)}: expected {expected} processes in all, of workers, "
+            "parameter servers and cluster.spares, such as "
             f"'cluster.launcher.hosts={{a: 1, b: {max(1, expected - 1)}}}'"
         )
     if config.cluster.emulate:

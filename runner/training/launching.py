@@ -8,7 +8,7 @@ from typing import Any
 from runner.config.schema import HOSTS, LOCAL, RAY, LauncherConfig
 from runner.engine.cluster.command_launcher import RayLauncher, SlurmLauncher
 from runner.engine.cluster.launchers import HostsLauncher, Launcher, LocalLauncher
-from runner.engine.cluster.transport.messages import process_names
+from runner.engine.cluster.transport.messages import process_names, spare_names
 from runner.engine.cluster.transport.private_directory import interface_towards
 from runner.errors import ConfigError
 from runner.plugin import pinned_references
@@ -30,9 +30,9 @@ def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Ma
             directory.workers, threads, options, chosen.over_tcp, lanes=lanes if chosen.over_tcp else 1, spares=spares
         )
     keys = directory.path / "keys"
-    common: dict[str, Any] = {"options": options, "join_s": chosen.join_s, "lanes": lanes}
+    common: dict[str, Any] = {"options": options, "join_s": chosen.join_s, "lanes": lanes, "spares": spares}
     if chosen.kind == HOSTS:
-        names = process_names(experiment.program.workers, experiment.program.servers)
+        names = [*process_names(experiment.program.workers, experiment.program.servers), *spare_names(spares)]
         places = [host for host, count in (chosen.hosts or {}).items() for _ in range(count)]
         return HostsLauncher(
             address=_bind_address(chosen.address or ""),
@@ -41,7 +41,7 @@ def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Ma
             announce=partial(print, flush=True),
             **common,
         )
-    common |= {"logs": directory.workers, "threads": threads, "spares": spares}
+    common |= {"logs": directory.workers, "threads": threads}
     own = _bind_address(chosen.address) if chosen.address else None
     if chosen.kind == RAY:
         if importlib.util.find_spec("ray") is None:

@@ -56,7 +56,7 @@ parallelism=model parallelism.constraints=[1]
 parallelism=single parallelism.workers=2
     parallelism.workers=2 with parallelism=single
 cluster.spares=1 cluster/launcher=hosts cluster.launcher.address=10.0.0.1 cluster.launcher.hosts={a:2}
-    cluster.spares=1 with cluster/launcher=hosts: users start the processes; use slurm or ray, or spares=0
+    expected 3 processes in all, of workers, parameter servers and cluster.spares, such as
 cluster.min_workers=3 parallelism.workers=2
     cluster.min_workers=3 with parallelism.workers=2: expected at most 2
 cluster.min_workers=1 train.restarts=0

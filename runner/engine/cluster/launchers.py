@@ -69,6 +69,10 @@ class Launcher(Protocol):
         """Return the host of the process ``name``, as the user named the host; "" if the user named none."""
         return ""
 
+    def exchange(self, worker: str, spare: str) -> None:
+        """Note that a spare process is now ``worker``, and that the next ``spare`` may be started in its place."""
+        return
+
     def close(self) -> None:
         """Remove the tickets that no process has read, unless they are in the private directory."""
         return
@@ -152,10 +156,11 @@ class RemoteLauncher(Launcher):
 class HostsLauncher(RemoteLauncher):
     """Prints the command that the user types, or a script runs, on each host.
 
-    hosts: host of each process. keys: folder for the tickets, which the user copies. announce: prints a line.
+    hosts: host of each process, also of spare processes. keys: folder for the tickets, which the user copies.
+    announce: prints a line.
     """
 
-    hosts: Mapping[str, str]
+    hosts: dict[str, str]
     keys: Path
     announce: Callable[[str], None]
 
@@ -169,6 +174,9 @@ class HostsLauncher(RemoteLauncher):
 
     def host_of(self, name: str) -> str:
         return self.hosts[name]
+
+    def exchange(self, worker: str, spare: str) -> None:
+        self.hosts.update({worker: self.hosts[spare], spare: self.hosts[worker]})
 
     def close(self) -> None:
         """Remove the tickets from this host; a process that has joined no longer needs its ticket."""

@@ -112,6 +112,7 @@ class Spares:
                 log.warning("%s", error)
                 self.supervisor.remove(worker)
                 continue
+            self.joined.launcher.exchange(worker, spare)
             log.info("%s takes the place of %s", spare, worker)
             self.monitor.watch(worker, self.clock())
             return True

@@ -1,7 +1,9 @@
 """Lost workers are replaced: the others keep their processes, and the results are those of an undisturbed session."""
 
 import re
+import shlex
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
@@ -13,7 +15,8 @@ import pytest
 from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.joining import MEMORY
-from runner.engine.cluster.launchers import LocalLauncher
+from runner.engine.cluster.launchers import LOOPBACK, HostsLauncher, LocalLauncher
+from runner.engine.cluster.processes import runner_command
 from runner.engine.cluster.remote_plan import RemotePlan
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport import messages
@@ -305,6 +308,42 @@ def test_spare_process_takes_over(sessions: Sessions, over_tcp: bool, monkeypatc
         expect_same_losses(losses(session), expected)
     log = (sessions.logs / "worker-1.log").read_text()
     assert f"worker-1 has joined the run (pid {newest.pid})" in log
+
+
+@pytest.mark.slow
+def test_spare_process_that_a_user_has_started_takes_over(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_spares(monkeypatch)
+    started: dict[str, psutil.Process] = {}
+
+    def start_as_printed(text: str) -> None:
+        what, command = text.splitlines()
+        name, _, where = what.partition(": ")
+        announced.append((name, re.sub(".* to (.*) with .*", r"\1", where)))
+        process = subprocess.Popen([*runner_command(), *shlex.split(command)[1:]], stderr=subprocess.DEVNULL)
+        processes.append(process)
+        started[name] = psutil.Process(process.pid)
+
+    announced, processes = list[tuple[str, str]](), list["subprocess.Popen[bytes]"]()
+    hosts = {"worker-0": "a", "worker-1": "b", "spare-0": "c"}
+    keys = sessions.logs / "keys"
+    launcher = HostsLauncher(address=LOOPBACK, hosts=hosts, keys=keys, announce=start_as_printed, spares=1)
+    with sessions.new(launcher=launcher) as session:
+        expected = losses(session)
+        survivor, spare = started["worker-0"], started["spare-0"]
+        while not session._monitor.has_heard("worker-1"):
+            train(session, 0)
+        lost = lose(session, started["worker-1"])
+        assert lost.worker == "worker-1"
+        assert "the host b may be stopped or disconnected" in str(lost)
+        session.recover(lost.worker, epoch=2)
+        session.start_spares()
+        assert announced == [("worker-0", "a"), ("worker-1", "b"), ("spare-0", "c"), ("spare-0", "b")]
+        assert started["spare-0"] != spare
+        expect_same_losses(losses(session), expected)
+        assert survivor.is_running()
+        assert session._group.joined.named("worker-1") == "worker-1 on c"
+    assert [process.wait(10.0) for process in processes] == [0, -signal.SIGKILL, 0, 0]
+    assert not list(keys.iterdir())
 
 
 @pytest.mark.parametrize("seed", range(12))
