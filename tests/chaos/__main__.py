@@ -45,7 +45,7 @@ def main() -> int:
 def _run(case: str, numbers: Sequence[int], seed: int, end: float, file: Path) -> list[dict[str, Any]]:
     found = []
     with TemporaryDirectory() as name:
-        expected, seconds = undisturbed(case, Path(name))
+        expected, seconds = undisturbed(CASES[case], Path(name))
         for number in numbers:
             if time.monotonic() > end:
                 break

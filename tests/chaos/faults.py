@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import psutil
 
@@ -57,51 +58,47 @@ class Trial:
     left: int
 
 
-def undisturbed(case: str, folder: Path) -> tuple[str, float]:
+def undisturbed(overrides: Sequence[str], folder: Path, limit_s: float = _LIMIT_S) -> tuple[str, float]:
     """Return the weights' SHA-256 of an undisturbed run, and the seconds from its first metrics to its end."""
     directory = folder / "undisturbed"
-    process = _start(case, directory)
-    _wait_for_metrics(process, directory)
+    process = start(overrides, directory)
     begun = time.monotonic()
-    if process.wait(_LIMIT_S):
-        raise RuntimeError(f"{case}: the undisturbed run failed; see {directory}/run.log")
-    return _weights(directory), time.monotonic() - begun
+    if process.wait(limit_s):
+        raise RuntimeError(f"{' '.join(overrides)}: the undisturbed run failed; see {directory}/run.log")
+    return weights_of(directory), time.monotonic() - begun
 
 
 def run_with_fault(case: str, number: int, seed: int, seconds: float, folder: Path) -> Trial:
     """Run a case, and send a signal to one of its processes at a random time of its training."""
     random = Random(f"{case} {number} {seed}")
     directory = folder / f"run-{number}"
-    process = _start(case, directory)
-    _wait_for_metrics(process, directory)
+    process = start(CASES[case], directory)
     delay, chosen = random.uniform(0, seconds), random.choice(SIGNALS)
     time.sleep(delay)
-    processes = _processes(process)
+    processes = processes_by_name(process)
     name = random.choice(sorted(processes)) if processes else ""
     sent = time.time()
     if processes:
         processes[name].send_signal(chosen)
     code = process.wait(_LIMIT_S)
-    run_id = json.loads((directory / "run.json").read_text())["run_id"]
-    left = len(processes_of(run_id)) + len(abandoned_directories())
-    weights = "" if code else _weights(directory)
-    return Trial(case, number, name, chosen.name, delay, code, tuple(_recoveries(directory, sent)), weights, left)
+    weights = "" if code else weights_of(directory)
+    recovered = tuple(line["time"] - sent for line in recoveries(directory))
+    return Trial(case, number, name, chosen.name, delay, code, recovered, weights, count_left(directory))
 
 
-def _start(case: str, directory: Path) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "runner", "--supervise", *CASES[case], *QUIET, f"hydra.run.dir={directory}"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=directory.parent)
-
-
-def _wait_for_metrics(process: "subprocess.Popen[bytes]", directory: Path) -> None:
+def start(overrides: Sequence[str], directory: Path) -> "subprocess.Popen[bytes]":
+    """Start a run, and wait for its first metrics."""
+    command = [sys.executable, "-m", "runner", "--supervise", *overrides, *QUIET, f"hydra.run.dir={directory}"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=directory.parent)
     deadline, path = time.monotonic() + _LIMIT_S, directory / "metrics.jsonl"
     while not (path.exists() and path.stat().st_size):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"the run did not begin to train; see {directory}/run.log")
         time.sleep(0.005)
+    return process
 
 
-def _processes(process: "subprocess.Popen[bytes]") -> dict[str, psutil.Process]:
+def processes_by_name(process: "subprocess.Popen[bytes]") -> dict[str, psutil.Process]:
     """Return name -> process of the running processes of a run, without the supervisor."""
     found: dict[str, psutil.Process] = {}
     try:
@@ -116,11 +113,19 @@ def _processes(process: "subprocess.Popen[bytes]") -> dict[str, psutil.Process]:
     return found
 
 
-def _recoveries(directory: Path, sent: float) -> list[float]:
+def recoveries(directory: Path) -> list[dict[str, Any]]:
+    """Return the recoveries of a run from lost workers and parameter servers."""
     path = directory / "recoveries.jsonl"
     lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
-    return [line["time"] - sent for line in lines if line["worker"] != MASTER and "failed" not in line]
+    return [line for line in lines if line["worker"] != MASTER and "failed" not in line]
 
 
-def _weights(directory: Path) -> str:
+def count_left(directory: Path) -> int:
+    """Return the number of remaining processes and directories of shared memory of an ended run."""
+    run_id = json.loads((directory / "run.json").read_text())["run_id"]
+    return len(processes_of(run_id)) + len(abandoned_directories())
+
+
+def weights_of(directory: Path) -> str:
+    """Return the weights' SHA-256 of a run."""
     return Summary.read(directory / "summary.json").weights_sha256 or ""
