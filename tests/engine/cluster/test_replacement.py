@@ -253,7 +253,7 @@ def test_replacement_gets_only_the_needed_plans_before_the_run_goes_on(
 def test_loss_while_a_replacement_loads_a_plan_is_recovered(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session does not know which workers have loaded the plan, so it sends a new plan to all."""
+    """The session may not know which workers have loaded the plan."""
     send = RemotePlan.send
 
     def disturbed(plan: RemotePlan, group: WorkerGroup) -> list[str]:
