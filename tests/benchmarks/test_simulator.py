@@ -33,7 +33,9 @@ def test_configurations_compose() -> None:
 
 
 def compared(strategy: str, real: list[float], simulated: float, failure: str = "") -> Compared:
-    return Compared(Configuration(Setting("mlp", 24), strategy), real, simulated, {"measured": 1.0}, failure)
+    return Compared(
+        Configuration(Setting("mlp", 24), strategy), real, simulated, {"process": {"measured": 1.0}}, failure
+    )
 
 
 def test_the_page_states_errors_order_spread_and_failures(tmp_path: Path) -> None:
