@@ -8,8 +8,8 @@ If updates are possible without the lost worker, as with backup workers, the run
 """
 
 import logging
-import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,10 +33,12 @@ Variables = Mapping[str, NDArray[Any]]
 
 _LEAST_S = 0.1
 _COST = 50
-"""The time after a copy of the variables is at least this many times the duration of this or the previous copy.
+"""The time after a copy of the variables is at least this many times the duration of a copy.
 
-The shorter of the two durations counts: a copy that other programs delayed must not delay the next one for seconds.
+The duration is the shortest of the newest ``_COPIES``: a copy that other programs delayed must not delay the next one.
 """
+
+_COPIES = 8
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Recovery:
         self._directory = directory
         self._record = record
         self._next_copy = time.monotonic() + _LEAST_S
-        self._copy_s = math.inf  # duration of the newest copy
+        self._durations: deque[float] = deque(maxlen=_COPIES)  # seconds of the newest copies
         self._unfinished: _Unfinished | None = None
 
     @property
@@ -102,8 +104,8 @@ class Recovery:
         begun = time.monotonic()
         variables = self._session.run("save")
         ended = time.monotonic()
-        self._next_copy = ended + _COST * min(ended - begun, self._copy_s)
-        self._copy_s = ended - begun
+        self._durations.append(ended - begun)
+        self._next_copy = ended + _COST * min(self._durations)
         self.keep(progress, variables)
 
     def recover(self, lost: WorkerLostError, steps: range, can_go_on: Callable[[], bool]) -> str:

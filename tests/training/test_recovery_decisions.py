@@ -79,7 +79,7 @@ def test_the_time_between_copies_grows_with_their_duration(monkeypatch: pytest.M
         def monotonic(self) -> float:
             return self.now
 
-    clock, duration = Clock(), [3.0, 30.0, 60.0]
+    clock, duration = Clock(), [3.0, *8 * [30.0]]
     monkeypatch.setattr(recovery, "time", clock)
     with RunDirectory.open(tmp_path, resume=False) as directory:
         copies = Recovery(Session(), directory, None, 3, Start())  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def test_the_time_between_copies_grows_with_their_duration(monkeypatch: pytest.M
         assert copies.is_due
         copies.copy(Progress(4))
         assert copies.boundary.progress.done == 4
-        for seconds in (150.0, 150.0, 1500.0):
+        for seconds in (*8 * [150.0], 1500.0):
             clock.now += seconds - 1.0
             assert not copies.is_due
             clock.now += 1.0
