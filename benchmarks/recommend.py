@@ -5,7 +5,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.cases import CASES
@@ -18,7 +18,7 @@ from runner.commands.recommend import UPDATES, candidates
 from runner.engine.simulate.profile import Signature
 from runner.errors import RunnerError
 from runner.system.machine import usable_cores
-from runner.training.link_test import measure_messages
+from runner.training.link_test import with_messages
 from runner.training.profiles import profile_here, with_instructions, write_profile
 from runner.training.simulation import hardware_of, simulate
 
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="benchmark-profile-") as folder:
         profile = Path(folder) / "profile.json"
-        write_profile(profile, replace(profile_here(profile), messages=measure_messages(Path(folder))))
+        write_profile(profile, with_messages(profile_here(profile), Path(folder)))
         compared, measured = list(settings(given.models, profile)), set[Signature]()
         for setting in compared:
             prepare(setting, profile, measured)

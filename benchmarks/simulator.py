@@ -9,7 +9,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from runner.engine.run.step_driver import bind
 from runner.engine.simulate.profile import Signature
 from runner.errors import RunnerError
 from runner.system.machine import usable_cores
-from runner.training.link_test import measure_messages
+from runner.training.link_test import with_messages
 from runner.training.profiles import profile_here, with_instructions, write_profile
 from runner.training.simulation import session_of
 
@@ -77,7 +76,7 @@ def record(path: Path, cases: Sequence[str]) -> None:
     """Record the profile; configurations of other cases than ``cases`` are left out."""
     profile = profile_here(path)
     with tempfile.TemporaryDirectory(prefix="benchmark-profile-") as folder:
-        profile = replace(profile, messages=measure_messages(Path(folder)))
+        profile = with_messages(profile, Path(folder))
     measured = set[Signature]()
     for each in profiled():
         if each.setting.case in cases:

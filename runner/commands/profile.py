@@ -12,7 +12,7 @@ from runner.errors import ConfigError
 from runner.system.console import add_yaml_options, verb_parser
 from runner.system.machine import usable_cores
 from runner.system.text import number
-from runner.training.link_test import measure_messages
+from runner.training.link_test import with_messages
 from runner.training.profiles import profile_here, with_instructions, write_profile
 
 _EXAMPLE = """\
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     profile = profile_here(output)
     if again or profile.messages is None:
         with tempfile.TemporaryDirectory(prefix="runner-profile-") as folder:
-            profile = replace(profile, messages=measure_messages(Path(folder)))
+            profile = with_messages(profile, Path(folder))
     for count in threads or [config.cluster.threads_per_worker]:
         own = replace(config, cluster=replace(config.cluster, threads_per_worker=count))
         profile = with_instructions(profile, own)

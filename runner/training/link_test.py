@@ -7,7 +7,8 @@ is the time per hop minus the CPU time of both processes per hop.
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -15,11 +16,13 @@ import numpy as np
 import psutil
 
 from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.cluster.emulation import Emulation
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph import Graph, local_cluster, ops, worker_task
 from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.local_session import LocalSession
 from runner.engine.run.recording import RECEIVE, SEND
-from runner.engine.simulate.profile import MessageCosts
+from runner.engine.simulate.profile import MessageCosts, Profile
 from runner.records.summary import joining_facts
 
 HOPS = 64  # messages of a chain
@@ -28,9 +31,18 @@ _COPIED_BYTES = 1 << 24
 _CHAIN, _EMPTY = "chain", "empty"
 
 
-def measure_messages(folder: Path) -> MessageCosts:
-    """Return the costs of messages between processes of this machine. folder: for the logs of the processes."""
-    one, two, chain = _steps(folder, 1, _EMPTY), _steps(folder, 2, _EMPTY), _steps(folder, 2, _CHAIN)
+def with_messages(profile: Profile, folder: Path) -> Profile:
+    """Return a profile with measured costs of messages between processes, and of a step in one process.
+
+    folder: for the logs of the processes.
+    """
+    messages, queued = (_measured(folder, queued=each) for each in (False, True))
+    return replace(profile, messages=messages, queued=queued, step_us=round(1e6 * _step_in_one_process_s(), 3))
+
+
+def _measured(folder: Path, *, queued: bool) -> MessageCosts:
+    """Return the costs of messages. queued: whether they are messages of ZeroMQ, as on emulated links."""
+    one, two, chain = (_steps(folder, *of, queued=queued) for of in ((1, _EMPTY), (2, _EMPTY), (2, _CHAIN)))
     master_s = max(0.0, two.master_s - one.master_s)
     busy_s, hop_s = (max(0.0, each) / HOPS for each in (chain.workers_s - two.workers_s, chain.wall_s - two.wall_s))
     relay_s = max(0.0, busy_s - chain.send_s - chain.receive_s)
@@ -57,11 +69,26 @@ class _Steps:
     receive_s: float = 0.0
 
 
-def _steps(folder: Path, workers: int, client: str) -> _Steps:
+def _step_in_one_process_s() -> float:
+    """Measure steps of an empty client without worker processes."""
+    with closing(LocalSession(_program(1), local_cluster(1), load_kernels())) as session:
+        session.run("init")
+        times = []
+        for number in range(WARM_UP + REPEATS):
+            begin = time.perf_counter()
+            session.run(_EMPTY, step=number)
+            times.append(time.perf_counter() - begin)
+    return median(times[WARM_UP:])
+
+
+def _steps(folder: Path, workers: int, client: str, *, queued: bool) -> _Steps:
     """Measure steps of a client on new worker processes, in series as in training."""
     program, before = _program(workers), set(psutil.Process().children())
+    emulation = Emulation() if queued else None
     computed, run_id = (program, local_cluster(workers), load_kernels(), None), secrets.token_hex(8)
-    with ClusterSession(*computed, facts=joining_facts({}), run_id=run_id, epoch=1, logs=folder, threads=1) as session:
+    with ClusterSession(
+        *computed, emulation=emulation, facts=joining_facts({}), run_id=run_id, epoch=1, logs=folder, threads=1
+    ) as session:
         started = [each.pid for each in set(psutil.Process().children()) - before]
         session.run("init")
         length = session.longest_series

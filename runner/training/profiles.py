@@ -20,11 +20,12 @@ from runner.engine.graph.device import DISTRIBUTIONS, Cluster
 from runner.engine.run.instruction_times import REPEATS, WARM_UP, instruction_seconds
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
-from runner.engine.run.recording import COMPUTE, INPUT
+from runner.engine.run.recording import INPUT
 from runner.engine.run.step_driver import bind
 from runner.engine.simulate.costs import Costs
 from runner.engine.simulate.hardware import DeviceKind, Hardware, Wire, places
-from runner.engine.simulate.profile import STEP, Machine, Profile, Signature, families_of, input_signature, signature_of
+from runner.engine.simulate.network import network_of, workers_per_host
+from runner.engine.simulate.profile import Machine, Profile, Signature, families_of, input_signature, signature_of
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.records.summary import cpu_model, versions
@@ -59,7 +60,7 @@ def profile_here(path: Path) -> Profile:
     """
     machine = Machine(cpu_model(), usable_cores(), dict(versions()))
     if not path.exists():
-        return Profile(machine, None, ())
+        return Profile(machine, None, None, None, ())
     found = read_profile(path)
     if found.machine != machine:
         raise ConfigError(f"profile {path}: recorded on {found.machine}, and this is {machine}; use another file")
@@ -79,8 +80,8 @@ def with_instructions(profile: Profile, config: Config, measured: set[Signature]
 def _measured(config: Config, seen: set[Signature]) -> Iterator[tuple[Signature, float]]:
     """Yield signature and seconds of each instruction of a training step, device by device.
 
-    If the strategy has one process, the costs of a step outside its instructions are measured too. Plans without a
-    signature that is not in ``seen`` are left out.
+    If the strategy has one process, reading its inputs is measured too. Plans without a signature that is not in
+    ``seen`` are left out.
     """
     registry, experiment = load_kernels(), build(config)
     threads = experiment.threads_per_worker
@@ -98,11 +99,11 @@ def _measured(config: Config, seen: set[Signature]) -> Iterator[tuple[Signature,
                         yield signature, each
                 seen.update(signatures)
         if experiment.program.one_process is not None:
-            yield from _overheads(experiment, registry)
+            yield from _inputs(experiment, registry)
 
 
-def _overheads(experiment: Experiment, registry: Registry) -> Iterator[tuple[Signature, float]]:
-    """Yield the times of a step in one process outside its instructions: reading its inputs, and all other work."""
+def _inputs(experiment: Experiment, registry: Registry) -> Iterator[tuple[Signature, float]]:
+    """Yield the time of reading the inputs of a step in one process."""
     config, program = experiment.config, experiment.program
     (client,) = program.training
     with (
@@ -116,16 +117,13 @@ def _overheads(experiment: Experiment, registry: Registry) -> Iterator[tuple[Sig
             driver.update(step, experiment.rates(step))
         timeline = session.stop_trace()
         (plan,) = session.plans(client.name).values()
-    inputs, others = [], []
-    for run in timeline.runs[WARM_UP:]:
-        spans = [span for span in timeline.spans if span.number == run.number]
-        computed = [span for span in spans if span.kind == COMPUTE]
-        inputs.append(1e-9 * sum(span.ns for span in spans if span.kind == INPUT))
-        others.append(1e-9 * (run.end_ns - run.begin_ns - computed[-1].end_ns + computed[0].begin_ns) - inputs[-1])
+    read = dict.fromkeys((run.number for run in timeline.runs[WARM_UP:]), 0)
+    for span in timeline.spans:
+        if span.kind == INPUT and span.number in read:
+            read[span.number] += span.ns
     signature = input_signature(config.data.name, client, plan)
     if signature is not None:
-        yield signature, median(inputs)
-    yield STEP, median(others)
+        yield signature, 1e-9 * median(read.values())
 
 
 UNLIMITED_GBYTE_PER_S = 1e6  # rate of an emulated link without a limit, because the event loop needs a finite rate
@@ -136,6 +134,7 @@ class ProfiledMachine:
     """A machine with a profile. cluster: its devices as in a run, so that the simulation has the plans of the run.
 
     threads: kernel threads of each process. data: name of the dataset. remote: whether each device is a process.
+    queued: whether all messages are messages of ZeroMQ.
     """
 
     hardware: Hardware
@@ -144,10 +143,11 @@ class ProfiledMachine:
     threads: int
     data: str
     remote: bool
+    queued: bool
 
     def costs_of(self, kind: DeviceKind) -> Costs:
         profile = self.profile if kind.profile is not None else None
-        return Costs(kind, profile, self.threads, self.data, self.remote)
+        return Costs(kind, profile, self.threads, self.data, self.remote, self.queued)
 
 
 def profiled_machine(config: Config, hardware: Hardware, program: Program) -> ProfiledMachine | None:
@@ -164,7 +164,7 @@ def profiled_machine(config: Config, hardware: Hardware, program: Program) -> Pr
     cores = min(kind.cores or profile.machine.cores for kind in hardware.kinds.values())
     fixed = fix_machine_values(config, cores)
     kinds = {name: replace(kind, cores=kind.cores or profile.machine.cores) for name, kind in hardware.kinds.items()}
-    links = hardware.links
+    links, network = hardware.links, network_of(hardware, program.workers, program.servers)
     if config.cluster.emulate:
         links = {wire.source: wire for wire in _emulated(config, hardware, program)}
     return ProfiledMachine(
@@ -174,6 +174,7 @@ def profiled_machine(config: Config, hardware: Hardware, program: Program) -> Pr
         fixed.cluster.threads_per_worker or 1,
         config.data.name,
         program.one_process is None,
+        config.cluster.emulate or workers_per_host(network, program.workers) is not None,
     )
 
 

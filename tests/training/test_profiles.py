@@ -19,7 +19,9 @@ from runner.training.simulation import session_of, simulate
 from tests.small_runs import small_config, typed
 
 FREE = MessageCosts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1e9)
-MESSAGES = MessageCosts(40.0, 7.0, 80.0, 30.0, 50.0, 90.0, 10.0)
+MESSAGES = MessageCosts(4.0, 7.0, 8.0, 3.0, 5.0, 9.0, 10.0)
+QUEUED = MessageCosts(40.0, 7.0, 80.0, 30.0, 50.0, 90.0, 10.0)
+STEP_US = 20.0
 
 STRATEGIES = (
     "parallelism=sync_data parallelism.workers=3",
@@ -37,7 +39,7 @@ INPUTS = (1, 2, 8, 12)
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the file of a profile with the instructions of a worker of each strategy, and of ``single``."""
     path = tmp_path_factory.mktemp("profile") / "profile.json"
-    profile, measured = replace(profile_here(path), messages=MESSAGES), set[Signature]()
+    profile, measured = replace(profile_here(path), messages=MESSAGES, queued=QUEUED, step_us=STEP_US), set[Signature]()
     for strategy in ("parallelism=single", *STRATEGIES):
         profile = with_instructions(profile, described(strategy, path), measured)
     for batch in INPUTS:
@@ -61,7 +63,7 @@ def described(strategy: str, path: Path, *overrides: str, host: str | None = "he
 def with_messages(path: Path, folder: Path, messages: MessageCosts) -> Path:
     """Return the file of the same profile with other costs of messages."""
     changed = folder / "changed.json"
-    write_profile(changed, replace(read_profile(path), messages=messages))
+    write_profile(changed, replace(read_profile(path), messages=messages, queued=messages))
     return changed
 
 
@@ -85,7 +87,7 @@ def test_one_process_takes_the_sum_of_its_instructions(recorded: Path) -> None:
     expected = sum(costs.seconds(plan, each) for each in plan.instructions)
     expected += costs.outside_s(session.program.clients["train"], plan)
     assert simulate(config, 2).step_s == pytest.approx(expected)
-    assert costs.outside_s(session.program.clients["train"], plan) > 0.0
+    assert costs.outside_s(session.program.clients["train"], plan) > 1e-6 * STEP_US, "inputs are read too"
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -117,6 +119,25 @@ def test_messages_cost_time_of_cores(recorded: Path, tmp_path: Path) -> None:
     # Some latencies, and little else, are not hidden by the work of other processes.
     assert work_us <= added_us * (1 + 1e-6)
     assert added_us <= work_us + costs.latency * (2 + sent)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "network", "queued"),
+    [
+        (STRATEGIES[0], (), False),
+        (STRATEGIES[3], (), True),
+        (STRATEGIES[0], ("cluster.emulate=true", "cluster.latency_ms=1"), True),
+    ],
+)
+def test_messages_of_concurrent_clients_and_emulated_links_are_queued(
+    strategy: str, network: tuple[str, ...], queued: bool, recorded: Path, tmp_path: Path
+) -> None:
+    before, found = simulate(described(strategy, recorded, *network), 2).step_s, read_profile(recorded)
+    changed = tmp_path / "changed.json"
+    for free, counts in (({"messages": FREE}, not queued), ({"queued": FREE}, queued)):
+        write_profile(changed, replace(found, **free))
+        after = simulate(described(strategy, changed, *network), 2).step_s
+        assert (after < before) if counts else (after == before)
 
 
 def test_bytes_of_a_link_cost_time_of_cores_at_both_ends(recorded: Path, tmp_path: Path) -> None:
@@ -166,7 +187,7 @@ def test_what_does_not_fit_is_refused(recorded: Path, tmp_path: Path) -> None:
 
 
 def test_the_verb_creates_and_extends_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "measure_messages", lambda folder: MESSAGES)
+    monkeypatch.setattr(command, "with_messages", lambda profile, folder: replace(profile, messages=MESSAGES))
     monkeypatch.setattr(instruction_times, "REPEATS", 1)
     path = tmp_path / "own.json"
     given = ["model=mlp", "model.hidden=[8]", "parallelism=single", "--output", str(path)]
@@ -183,7 +204,13 @@ def test_the_verb_creates_and_extends_a_profile(tmp_path: Path, monkeypatch: pyt
 def test_messages_are_measured_between_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_test, "REPEATS", 3)
     monkeypatch.setattr(link_test, "HOPS", 8)
-    found = link_test.measure_messages(tmp_path)
-    assert found.send > 0.0
-    assert found.worker > 0.0
-    assert math.isfinite(found.copy_gbyte_per_s)
+    found = link_test.with_messages(profile_here(tmp_path / "none.json"), tmp_path)
+    assert found.messages is not None
+    assert found.queued is not None
+    for each in (found.messages, found.queued):
+        assert each.send > 0.0
+        assert each.worker > 0.0
+        assert math.isfinite(each.copy_gbyte_per_s)
+    assert found.queued.send > found.messages.send
+    assert found.step_us is not None
+    assert found.step_us > 0.0

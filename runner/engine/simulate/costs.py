@@ -6,7 +6,7 @@ traffic, whichever is longer.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from runner.engine.compile.cost import RESIDENT, Seconds
 from runner.engine.compile.passes.transfers import TRANSFERS
@@ -22,7 +22,6 @@ from runner.engine.simulate.hardware import DeviceKind
 from runner.engine.simulate.profile import (
     MEASURED,
     ROOFLINE,
-    STEP,
     Estimate,
     MessageCosts,
     Profile,
@@ -73,7 +72,8 @@ class Costs:
 
     profile: None for the roofline model alone. threads: kernel threads of the process. data: name of the dataset, as
     in the profile. remote: whether the devices are separate processes, so that sends and receives are messages.
-    origins: origin (see ``profile.ORIGINS``) -> seconds of all estimates so far.
+    queued: whether all messages are messages of ZeroMQ. origins: origin (see ``profile.ORIGINS``) -> seconds of all
+    estimates so far.
     """
 
     kind: DeviceKind
@@ -81,12 +81,19 @@ class Costs:
     threads: int = 1
     data: str = ""
     remote: bool = True
+    queued: bool = False
     origins: dict[str, float] = field(default_factory=dict)
 
     @property
     def messages(self) -> MessageCosts | None:
         """The costs of messages between processes; None if they are not measured or if there is only one process."""
-        return None if self.profile is None or not self.remote else self.profile.messages
+        if self.profile is None or not self.remote:
+            return None
+        return self.profile.queued if self.queued else self.profile.messages
+
+    def of(self, client: Client) -> "Costs":
+        """Return the costs of a client, which adds to the same sums; clients that run concurrently queue messages."""
+        return replace(self, queued=self.queued or client.deferred)
 
     def seconds(self, plan: DevicePlan, instruction: Instruction) -> float:
         """Return the seconds of an instruction, and add them to the seconds of their origin."""
@@ -97,11 +104,11 @@ class Costs:
         if self.profile is None:
             return 0.0
         signature = input_signature(self.data, client, plan)
-        own = () if signature is None else (signature,)
-        signatures = (STEP, *own) if self.messages is None else own
-        found = [self.profile.estimate(each, self.threads) for each in signatures]
-        seconds = sum(self._counted(each) for each in found if each is not None)
-        return seconds if self.messages is None else seconds + 1e-6 * self.messages.worker
+        found = None if signature is None else self.profile.estimate(signature, self.threads)
+        seconds = 0.0 if found is None else self._counted(found)
+        if self.messages is not None:
+            return seconds + 1e-6 * self.messages.worker
+        return seconds + 1e-6 * (self.profile.step_us or 0.0)
 
     def _instruction(self, plan: DevicePlan, instruction: Instruction) -> Estimate:
         messages = self.messages

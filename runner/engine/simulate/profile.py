@@ -7,7 +7,7 @@ library, with equal attributes, dtypes, layouts and threads, in several shapes.
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -104,10 +104,17 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Profile:
-    """The measured costs of one machine. messages: None if they were not measured."""
+    """The measured costs of one machine.
+
+    messages: costs if doorbells in shared memory announce tensors and steps. queued: costs if messages of ZeroMQ do, as
+    in clients that run concurrently, on emulated links and between hosts. step_us: microseconds of a step in one
+    process, without instructions and inputs. These three are None if they were not measured.
+    """
 
     machine: Machine
     messages: MessageCosts | None
+    queued: MessageCosts | None
+    step_us: NonNegative | None
     families: tuple[Family, ...]
 
     def estimate(self, signature: Signature, threads: int) -> Estimate | None:
@@ -132,7 +139,8 @@ class Profile:
             key = family.op, family.library, family.form, family.threads
             families.setdefault(key, {}).update({point.shapes: point for point in family.points})
         found = tuple(Family(*key, tuple(points.values())) for key, points in sorted(families.items()))
-        return replace(other, messages=other.messages or self.messages, families=found)
+        newest = self if other.messages is None else other
+        return Profile(other.machine, newest.messages, newest.queued, newest.step_us, found)
 
     @cached_property
     def _estimates(self) -> dict[tuple[Signature, int], Estimate | None]:
@@ -182,10 +190,6 @@ def signature_of(plan: DevicePlan, instruction: Instruction) -> Signature:
     ]
     shapes = tuple(tuple(spec.shape) for spec in (*inputs, *outputs))
     return Signature(instruction.op, instruction.library, "; ".join(form), shapes, work)
-
-
-STEP = Signature("step", "", "", (), 0.0)
-"""The signature of a step in one process, without its instructions and its inputs."""
 
 
 def input_signature(data: str, client: Client, plan: DevicePlan) -> Signature | None:

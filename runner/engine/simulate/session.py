@@ -312,7 +312,11 @@ class SimulatedSession(Clients):
                     outside_s=costs.outside_s(client, plan),
                 )
                 for device, plan in self._planned.plans(client.signature).items()
-                for costs in (self._costs(device),)
+                for costs in (self._costs(device).of(client),)
+            }
+            shares = {
+                device: replace(share, messages=self._costs(device).of(client).messages)
+                for device, share in self._shares.items()
             }
             self._originals[client.name] = ClientActivities(
                 parts,
@@ -321,7 +325,7 @@ class SimulatedSession(Clients):
                 message_s=1e-6 * self._hardware.message_us,
                 in_order=self._hardware.in_order,
                 together=client.deferred,
-                shares=self._shares,
+                shares=shares,
                 serial=self._serial,
             )
         return self._originals[client.name]

@@ -139,8 +139,7 @@ def test_own_address_is_on_the_interface_that_leads_to_the_master(directory: Pat
     "address",
     [
         *(f"tcp://{place}" for place in ("127.0.0.1:*", "*:5555", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:65536")),
-        "tcp://::1:5",
-        *("127.0.0.1:5555", "udp://127.0.0.1:5555", ""),
+        *("tcp://::1:5555", "127.0.0.1:5555", "udp://127.0.0.1:5555", ""),
     ],
 )
 def test_address_to_which_no_process_can_connect_is_refused(address: str) -> None:
