@@ -50,7 +50,10 @@ fastest, and the first choice, are run in further rounds, and their medians coun
 
 @dataclass
 class Tried:
-    """A candidate and its times. simulated_s, seconds: of one evaluation of the batch. failure: why one is missing."""
+    """A candidate and its times.
+
+    simulated_s: of one example. seconds: of the batch, one number for each run. failure: why a run is missing, or "".
+    """
 
     overrides: tuple[str, ...]
     simulated_s: float = float("inf")
