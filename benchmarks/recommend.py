@@ -1,6 +1,7 @@
 """``python -m benchmarks recommend``: the first choice of ``runner recommend`` against the fastest strategy."""
 
 import argparse
+import shlex
 import statistics
 import sys
 import tempfile
@@ -43,7 +44,7 @@ CONTENDING = 1.15
 CLOSE = 1.05
 
 _METHOD = """\
-Two workers train ten models on two emulated networks. The candidates of `runner recommend` are simulated with a profile
+Two workers train each model on two emulated networks. The candidates of `runner recommend` are simulated with a profile
 of this machine that has their instructions, and all of them are run. Those that are at most 15 % slower than the
 fastest, and the first choice, are run in further rounds, and their medians count."""
 
@@ -176,5 +177,6 @@ def main(arguments: Sequence[str]) -> int:
     for number in range(given.rounds):
         for setting in compared:
             measure(setting, setting.contenders() if number else setting.tried, given.seconds)
-    publish(page(compared, f"python -m benchmarks recommend --rounds {given.rounds}"), given.output)
+    command = ["python", "-m", "benchmarks", "recommend", *arguments]
+    publish(page(compared, shlex.join(command)), given.output)
     return int(any(each.failure for setting in compared for each in setting.tried))

@@ -90,7 +90,8 @@ class ClusterSession(session.Session):
         self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
         self._unloaded: list[RemotePlan] = []  # not loaded by all workers, some of which may still open the arenas
         self._loads = 0
-        self._launched, self._by_plan = (dict[str, LaunchedRun]() for _ in range(2))
+        self._launched: dict[str, LaunchedRun] = {}
+        self._by_plan: dict[str, LaunchedRun] = {}
         self._ended: deque[tuple[str, messages.Done]] = deque()
         self._training_is_loaded = False
         self._absent_were_sent = False  # whether the replacements of absent workers were sent their plans

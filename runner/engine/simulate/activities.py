@@ -235,12 +235,12 @@ class ClientActivities:
                 for row in first:
                     before = add(replace(row, after=(before,)))
                 behind = (moved[pair],) if pair in moved else ()
-                parts = [add(replace(row, after=(before,))) for row in self._processing(sent)]
+                processed = [add(replace(row, after=(before,))) for row in self._processing(sent)]
                 before = add(replace(moves, after=(before, *behind)))
                 if self._in_order:
                     moved[pair] = before
-                if parts:
-                    before = add(_Row(0.0, (before, *parts)))
+                if processed:
+                    before = add(_Row(0.0, (before, *processed)))
                 after[receivers[sent[0].key]].append(before)
                 self.arrivals |= dict.fromkeys((each.key for each in sent), before)
         remote = {device: share for device, share in self._shares.items() if share.messages and self.parts.get(device)}
