@@ -56,6 +56,10 @@ class FailureCauses:
         text = self.joined.describe(verdicts[0], self.log_of(name))
         return WorkerLostError(name, f"is {reason}", text, by_chance=by_chance)
 
+    def unreachable(self, worker: str, text: str, read: Read) -> RunnerError:
+        """Return the error for a worker to which no message can be sent, or the cause of it; see :meth:`root_cause`."""
+        return self.root_cause(WorkerLostError(worker, "cannot be reached", text, by_chance=True), read)
+
     def root_cause(self, error: RunnerError, read: Read, reporter: str = "") -> RunnerError:
         """Return the cause of ``error``, which may be a consequence of another worker's failure.
 

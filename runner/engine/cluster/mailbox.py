@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from runner.engine.cluster.arrivals import Arrivals
 from runner.engine.cluster.transport import messages
-from runner.engine.cluster.transport.endpoint import Endpoint, Received
+from runner.engine.cluster.transport.endpoint import ClosedConnections, Endpoint, Received
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaTensor
 from runner.errors import ClusterError, SecurityError
 from runner.system.text import printable
@@ -58,12 +58,14 @@ class Mailbox:
         """``clock``: returns the time, in seconds, of the monotonic clock that the endpoint and ``pause`` also use."""
         self.clock = clock
         self._endpoint = endpoint
+        self._connections = ClosedConnections(endpoint)
         self._pause = pause
         self._senders: dict[tuple[str, str], str] = {}
         self._arrivals = Arrivals()
         self._tensors: dict[tuple[str, str], messages.TensorReady] = {}
         self._queued: deque[Request] = deque()
         self._read_at = self.resumed_at = clock()  # resumed_at: time of the first read after the latest gap
+        self._checked_at = self._read_at
 
     def expect(self, plan: str, senders: Mapping[str, str], copies: Mapping[str, ArenaReader] | None = None) -> None:
         """Accept the tensors of a plan. senders: key -> the peer that sends the tensor once per step.
@@ -85,6 +87,14 @@ class Mailbox:
         A request keeps the time at which it was read. Raises SecurityError for a tensor that no loaded plan receives.
         """
         return self._queued.popleft() if self._queued else self._next(timeout_s)
+
+    def check_connections(self) -> None:
+        """Raise ClusterError if a connection has been closed for a while; calls during a step include this check."""
+        now = self.clock()
+        if now >= self._checked_at + WAIT_S:
+            self._checked_at = now
+            if lost := self._connections.lost(now):
+                raise ClusterError(f"{self._endpoint.name} has lost its connection to {', '.join(lost)}")
 
     def catch_up(self) -> None:
         """Read all messages that have arrived; requests are queued for :meth:`next`."""
@@ -164,6 +174,7 @@ class Mailbox:
 
     def look(self, step: int, reason: str) -> None:
         """Handle the messages that have arrived, without waiting; raises the errors of :meth:`wait`."""
+        self.check_connections()
         for request in self._arrived():
             self._interrupt(request, step, reason)
 
@@ -176,6 +187,7 @@ class Mailbox:
 
     def _read_during_step(self, timeout_s: float, step: int, reason: str) -> None:
         """Handle at most one message while a step waits; raises the errors of :meth:`wait`. reason: why it waits."""
+        self.check_connections()
         request = self._next(timeout_s)
         if request is not None:
             self._interrupt(request, step, reason)

@@ -129,6 +129,7 @@ class Worker:
 
     def _handle_next(self) -> None:
         """Handle the next message or run the next launched step."""
+        self.mailbox.check_connections()
         launched, wait_s = self._launched.first()
         request = self.mailbox.next(wait_s)
         if request is not None:

@@ -17,7 +17,7 @@ from runner.engine.cluster.process_exit import reported_lines
 from runner.engine.cluster.spares import Spares
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport import messages
-from runner.engine.cluster.transport.endpoint import Endpoint, Received
+from runner.engine.cluster.transport.endpoint import ClosedConnections, Endpoint, Received
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path
 from runner.errors import ClusterError, RunnerError
@@ -68,9 +68,10 @@ class WorkerGroup:
         self.spares = Spares(*given, self.start, self.ticket)
         self._causes = FailureCauses(self.joined, self.supervisor, self.monitor, self.spares, self.logs, self.clock)
         self.arrivals = Arrivals()
+        self._connections = ClosedConnections(self.endpoint)
 
     def send(self, worker: str, message: messages.Message, *documents: bytes) -> None:
-        """Send a message. If the worker has ended, raises the error that ended the worker.
+        """Send a message. Raises WorkerLostError if it cannot be sent, or the error that ended the worker.
 
         Raises ClusterError after any earlier failure, because the state of the workers is then unknown.
         """
@@ -86,8 +87,11 @@ class WorkerGroup:
     def _sending(self, worker: str, message: messages.Message) -> Iterator[None]:
         if self._failed:
             raise ClusterError(f"{message.kind!r} was not sent to {worker}: after an error, start a new session")
-        with self._mark_failure(), self._explain():
-            yield
+        with self._mark_failure():
+            try:
+                yield
+            except ClusterError as error:
+                raise self._causes.unreachable(worker, str(error), self._read) from None
 
     def gather(
         self,
@@ -186,8 +190,10 @@ class WorkerGroup:
         """Connect to a worker that may join, and send it the welcome; return False if the worker was refused."""
         if not self._admits(worker, hello):
             return False
-        with self._explain():
+        try:
             self.endpoint.connect(worker, hello.address or inbox_address(self.directory, worker))
+        except ClusterError as error:
+            raise self._causes.root_cause(error, self._read) from None
         self.joined.hellos[worker] = hello
         self.send(worker, messages.Welcome())
         if worker not in self.supervisor.workers:
@@ -250,14 +256,6 @@ class WorkerGroup:
             self._failed, self._failed_at = True, self.clock()
             raise
 
-    @contextmanager
-    def _explain(self) -> Iterator[None]:
-        """If a worker cannot be reached because it has ended, raise the error that ended it."""
-        try:
-            yield
-        except ClusterError as error:
-            raise self._causes.root_cause(error, self._read) from None
-
     def _answers(
         self, missing: Collection[str], kinds: tuple[type[Answer], ...], limit_s: float | None
     ) -> Iterator[tuple[str, Answer, Sequence[memoryview]]]:
@@ -266,6 +264,8 @@ class WorkerGroup:
         while True:
             if self.clock() >= self._next_check:
                 self._check_workers(missing if messages.Hello in kinds else ())
+                if messages.Bye not in kinds:  # a worker that is told to end closes its connections
+                    self._check_connections()
             now = self.clock()
             if limit_s is not None and not self._unread and now > max(begun, self._resumed_at) + limit_s:
                 raise self._causes.late(sorted(missing), kinds[0].kind, limit_s, self.absent)
@@ -319,6 +319,13 @@ class WorkerGroup:
             raise lost
         self._next_check = self.clock() + CHECK_S
 
+    def _check_connections(self) -> None:
+        """Raise if messages to a worker have no connection, although no end of the worker was noticed."""
+        for worker in self._connections.lost(self.clock()):
+            if worker in self.workers and worker not in self.absent:
+                text = f"{self.endpoint.name} has lost its connection to {worker}"
+                raise self._causes.unreachable(worker, text, self._read)
+
     def _handle_report(self, received: Received) -> RunnerError | None:
         """Handle a heartbeat, log lines or a part of a fetched tensor; return the error of a worker that failed.
 
@@ -332,9 +339,8 @@ class WorkerGroup:
             case messages.Failed() as failed:
                 return self._causes.reported(received.source, failed)
             case messages.Log(lines=lines):
-                worker = messages.process_of(received.source)
-                if worker not in self.supervisor.workers:  # a worker that the supervisor started writes its log itself
-                    with open(self._causes.log_of(worker), "a", encoding="utf-8") as file:
+                if not self.supervisor.workers:  # workers that the supervisor started write their logs themselves
+                    with open(self._causes.log_of(messages.process_of(received.source)), "a", encoding="utf-8") as file:
                         file.writelines(f"{line}\n" for line in reported_lines(lines))
             case messages.TensorPart():
                 self.arrivals.add(received)

@@ -28,8 +28,8 @@ class Inbox:
         """Delay each message by ``delay_s`` seconds or, if ``longest_s`` is given, by a random time between the two."""
         self.network = FakeNetwork(faults=Faults(delay_s=(delay_s, longest_s or delay_s)))
         self.clock = self.network.clock
-        own = self.network.endpoint(identity("worker-0"), peers=3)
-        self.mailbox = Mailbox(own, lambda: self.clock.now, self.clock.advance)
+        self.own = self.network.endpoint(identity("worker-0"), peers=3)
+        self.mailbox = Mailbox(self.own, lambda: self.clock.now, self.clock.advance)
         self.mailbox.expect("p", {"a": "worker-1"})
         self._peers = {name: self._peer(name) for name in ("master-0", "worker-1", "worker-2")}
 
@@ -292,3 +292,23 @@ def test_limit_of_a_launch_restarts_after_the_worker_was_suspended(inbox: Inbox,
     inbox.read(2)
     with pytest.raises(ClusterError, match="did not arrive within 600 s of the launch"):
         queue.first()
+
+
+def test_closed_connection_ends_a_step() -> None:
+    inbox = Inbox()
+    inbox.own.connect("worker-1")
+    inbox.network.kill("worker-1")
+    with pytest.raises(ClusterError, match=r"^worker-0 has lost its connection to worker-1$"):
+        inbox.take()
+    assert inbox.clock.now <= 3 * WAIT_S
+
+
+def test_closed_connection_is_an_error_when_it_is_checked() -> None:
+    inbox = Inbox()
+    inbox.own.connect("worker-1")
+    inbox.network.kill("worker-1")
+    assert inbox.read() == [], "a worker that waits for a recovery expects closed connections"
+    inbox.mailbox.check_connections()
+    inbox.clock.advance(WAIT_S)
+    with pytest.raises(ClusterError, match=r"^worker-0 has lost its connection to worker-1$"):
+        inbox.mailbox.check_connections()

@@ -4,6 +4,7 @@ import re
 import signal
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -227,7 +228,13 @@ def reports(worker: int, failed: Failed, after_s: float = 0.0) -> Event:
 
 RUNS_1: list[Event] = [lambda stage: stage.group.send("worker-1", Run("p", 0))]
 LOSES_1: list[Event] = [lambda stage: stage.network.kill("worker-1")]
-BYE_OF_0: list[Event] = [lambda stage: stage.send("worker-0", Bye()), lambda stage: stage.group.shut_down()]
+
+
+def shuts_down(stage: Stage) -> None:
+    """End the workers; only worker-0 ends on request."""
+    stage.send("worker-0", Bye())
+    with patch.object(stage.supervisor, "expect_exits", lambda: stage.network.kill("worker-0")):
+        stage.group.shut_down()
 
 
 @pytest.mark.parametrize(
@@ -244,9 +251,11 @@ BYE_OF_0: list[Event] = [lambda stage: stage.send("worker-0", Bye()), lambda sta
         ([reports(1, LOST), dies(1), gather], ClusterError, OF_LOSS),
         ([reports(1, LOST), gather], ClusterError, OF_LOSS),
         ([*LOSES_1, *RUNS_1], ClusterError, "could not send 'run' to worker-1: the peer has ended"),
+        ([*LOSES_1, gather], WorkerLostError, r"^master-0 has lost its connection to worker-1$"),
         ([*LOSES_1, dies(1), *RUNS_1], ClusterError, DEATH.format("worker-1")),
         ([reports(1, BROKEN), *LOSES_1, *RUNS_1], NumericError, VALUE.format(1)),
-        (BYE_OF_0, ClusterError, "worker-1 sent no message 'bye' within 10 s"),
+        # A worker that has ended on request has closed its connections.
+        ([shuts_down], ClusterError, "worker-1 sent no message 'bye' within 10 s"),
     ],
 )
 def test_cause_of_a_failure_is_raised(ready: Stage, events: list[Event], error: type[RunnerError], text: str) -> None:

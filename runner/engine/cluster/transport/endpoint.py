@@ -110,6 +110,9 @@ class Endpoint(Protocol):
     def offer(self, peer: str, message: Message) -> bool:
         """Queue a message without frames if there is room; return whether it was queued."""
 
+    def closed(self) -> list[str]:
+        """Return the peers to which no message can be sent now: a connection has ended, or its queue is full."""
+
     def receive(self, timeout_s: float) -> Received | None:
         """Return the next message, or None if none arrived within ``timeout_s`` seconds; 0 does not wait.
 
@@ -127,3 +130,22 @@ class Endpoint(Protocol):
 
     def close(self) -> None:
         """Close the inbox and all connections within a bounded time. May be called again."""
+
+
+CLOSED_S = 1.0  # seconds after which a closed connection is an error, unless the end of its process was noticed
+
+
+class ClosedConnections:
+    """A search for closed connections, which lose messages in silence if no later message is sent.
+
+    A network that was interrupted, or a host that was suspended, closes connections of processes that do not end.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._since: dict[str, float] = {}
+
+    def lost(self, now: float) -> list[str]:
+        """Return the peers whose connections were closed in all calls of the last ``CLOSED_S`` seconds."""
+        self._since = {peer: self._since.get(peer, now) for peer in self._endpoint.closed()}
+        return [peer for peer, since in self._since.items() if now - since >= CLOSED_S]

@@ -93,6 +93,15 @@ class Outbox:
         self._check_thread()
         return self._queue(self._connections[peer][0], message, (), flags=zmq.NOBLOCK)
 
+    def closed(self) -> list[str]:
+        """Return the peers to which a connection has ended or whose queue is full."""
+        self._check_thread()
+        return [
+            peer
+            for peer, connections in self._connections.items()
+            if not all(each.socket.poll(0, zmq.POLLOUT) for each in connections)
+        ]
+
     def advance(self, epoch: int, lost: Sequence[str] = ()) -> None:
         """Send all messages from now on in a new epoch. lost: peers whose connections are closed."""
         self._check_thread()

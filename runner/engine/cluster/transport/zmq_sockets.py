@@ -124,8 +124,12 @@ def configure_outbox(socket: Socket, limits: Limits, identity: Identity | None =
     _configure(socket, limits, keys, special)
 
 
-_OVER_TCP = {zmq.HEARTBEAT_IVL: PEER_LOST_MS // 5, zmq.HEARTBEAT_TIMEOUT: PEER_LOST_MS, zmq.HEARTBEAT_TTL: PEER_LOST_MS}
-"""Options of sockets over TCP, next to the keys. HEARTBEAT_TTL makes the other end apply the same limit."""
+_OVER_TCP = {zmq.HEARTBEAT_IVL: PEER_LOST_MS // 5, zmq.HEARTBEAT_TIMEOUT: PEER_LOST_MS}
+"""Options of sockets over TCP, next to the keys.
+
+Both ends ask and wait for answers. HEARTBEAT_TTL is not used: its timer always runs, so a machine that was suspended
+for longer than the limit would close all its connections before it reads the heartbeats that have arrived.
+"""
 
 
 def milliseconds(seconds: float) -> int:

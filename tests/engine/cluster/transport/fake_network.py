@@ -159,6 +159,10 @@ class FakeEndpoint(Endpoint):
         self._network.post((self.name, peer), self._connections[peer], header, copies)
         self._sequences[peer] += 1
 
+    def closed(self) -> list[str]:
+        """Return the connected peers that are no longer present."""
+        return [peer for peer in self._connections if peer not in self._network.present]
+
     def advance(self, epoch: int, lost: Sequence[str] = ()) -> None:
         """Begin a new epoch, and forget the connections from and to lost peers."""
         self._identity = replace(self._identity, epoch=epoch)

@@ -16,7 +16,7 @@ import zmq
 from runner.engine.cluster.arrivals import Arrivals, send_parts
 from runner.engine.cluster.transport import zmq_sockets
 from runner.engine.cluster.transport.admission import Drop
-from runner.engine.cluster.transport.endpoint import Keys, Received
+from runner.engine.cluster.transport.endpoint import CLOSED_S, ClosedConnections, Keys, Received
 from runner.engine.cluster.transport.messages import PART_BYTES, Hello, Load, Loaded, TensorPart, TensorReady, Welcome
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaSpec, ArenaWriter
 from runner.engine.cluster.transport.ticket import new_keys
@@ -315,6 +315,7 @@ def test_sockets_over_tcp_detect_lost_peers(hosts: Hosts) -> None:
         for socket in (inbox, outbox):
             assert socket.getsockopt(zmq.HEARTBEAT_TIMEOUT) == PEER_LOST_MS
             assert socket.getsockopt(zmq.HEARTBEAT_IVL) > 0
+            assert socket.getsockopt(zmq.HEARTBEAT_TTL) == 0, "a suspended machine would close its connections"
             assert socket.getsockopt(zmq.MECHANISM) == zmq.CURVE
 
 
@@ -331,3 +332,20 @@ def test_sender_notices_the_end_of_the_connection_to_the_master(hosts: Hosts) ->
         while outbox.offer("master-0", Loaded("p")):
             assert time.monotonic() < deadline, "the end was not noticed"
             time.sleep(0.01)
+
+
+def test_sender_without_a_message_to_send_notices_the_end_of_a_connection(hosts: Hosts) -> None:
+    sender, receiver = hosts.endpoint("worker-0"), hosts.endpoint("worker-1")
+    for peer in (receiver, hosts.master):
+        sender.connect(peer.name, peer.address)
+    connections = ClosedConnections(sender)
+    assert connections.lost(0.0) == []
+    receiver.close()
+    deadline = time.monotonic() + SOON_S
+    while not sender.closed():
+        assert time.monotonic() < deadline, "the end was not noticed"
+        time.sleep(0.01)
+    found = [connections.lost(now) for now in (1.0, 1.0 + CLOSED_S / 2, 1.0 + CLOSED_S)]
+    assert found == [[], [], ["worker-1"]]
+    sender.forget("worker-1")
+    assert connections.lost(9.0) == []
