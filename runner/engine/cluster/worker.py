@@ -296,6 +296,7 @@ class Worker:
         first, last = steps[0], steps[-1]
         self.progress.enter(messages.STEP, first)
         loaded = self._plan(plan, first)
+        self.decoded.clear()  # All plans that a recovery needs are loaded before its first step.
         if len(steps) > loaded.assignment.depth:
             raise SecurityError(f"{len(steps)} steps of {plan!r} refused: expected at most {loaded.assignment.depth}")
         if not loaded.peers <= self._connected:  # a peer was replaced

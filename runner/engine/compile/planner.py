@@ -9,7 +9,6 @@ from runner.engine.compile.memory import assign_memory
 from runner.engine.compile.passes.order_writes import UPDATES
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.graph import DeviceName, Graph, Node, Tensor
-from runner.engine.graph.graph import without_collection
 from runner.kernels.contract import Layout
 from runner.kernels.registry import Registry
 
@@ -32,7 +31,6 @@ class Part:
     fetches: tuple[Tensor, ...]
     feeds: Mapping[Tensor, Tensor]
 
-    @without_collection()
     def plan(self, device: str, registry: Registry, decided: Mapping[str, Layout]) -> DevicePlan:
         """Return the plan of the device, which executes the nodes in the order of the graph.
 

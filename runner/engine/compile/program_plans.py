@@ -9,6 +9,7 @@ from runner.engine.compile.placement import place
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client, Program, Signature
 from runner.engine.graph import Cluster, Graph
+from runner.engine.graph.graph import without_collection
 from runner.errors import RunnerError
 from runner.kernels.contract import Layout
 from runner.kernels.registry import Registry
@@ -54,6 +55,7 @@ class ProgramPlans:
         """The whole graph with devices, so that each variable is on the same device for all signatures."""
         return place(self._program.graph, self._cluster, device_types(self._registry), self._seconds)
 
+    @without_collection()
     def plans(self, signature: Signature) -> Mapping[str, DevicePlan]:
         """Return the plan of each device that a signature uses, by device name."""
         if not self._training_is_planned:

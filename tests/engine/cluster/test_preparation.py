@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from runner.engine.cluster.assignment import Assignment
+from runner.engine.cluster.loaded_plan import LoadedPlan
 from runner.engine.cluster.mailbox import Mailbox, Request
 from runner.engine.cluster.preparation import Preparation
 from runner.engine.cluster.remote_plan import RemotePlan
@@ -137,6 +138,10 @@ def test_worker_uses_the_assignments_that_were_decoded_in_advance(
     for message in (received(messages.Setup(), setup), load(plan, "worker-1")):
         worker._answer(Request(message, 0.0))
     assert worker._plans["run-0"].assignment is prepared
+    assert list(worker.decoded) == [plan.document("worker-0")]
+    monkeypatch.setattr(LoadedPlan, "run", lambda *step: None)
+    worker._answer(Request(Received(messages.MASTER, messages.Run("run-0", 0)), 0.0))
+    assert worker.decoded == {}, "the assignments of other workers take memory"
 
 
 @pytest.mark.parametrize("message", [messages.Setup(), messages.Load("run-0"), messages.Run("run-0", 0)])
