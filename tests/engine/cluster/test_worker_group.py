@@ -250,7 +250,7 @@ def shuts_down(stage: Stage) -> None:
         # A worker that reports a lost connection then exits, so its exit is not the cause.
         ([reports(1, LOST), dies(1), gather], ClusterError, OF_LOSS),
         ([reports(1, LOST), gather], ClusterError, OF_LOSS),
-        ([*LOSES_1, *RUNS_1], ClusterError, "could not send 'run' to worker-1: the peer has ended"),
+        ([*LOSES_1, *RUNS_1], WorkerLostError, "could not send 'run' to worker-1: the peer has ended"),
         ([*LOSES_1, gather], WorkerLostError, r"^master-0 has lost its connection to worker-1$"),
         ([*LOSES_1, dies(1), *RUNS_1], ClusterError, DEATH.format("worker-1")),
         ([reports(1, BROKEN), *LOSES_1, *RUNS_1], NumericError, VALUE.format(1)),
