@@ -38,7 +38,10 @@ class Report:
 
     def markdown(self) -> str:
         """Return all results as one document."""
-        subjects = [s for result in (*self.comparisons, *self.collectives) for s in result.subjects]
+        subjects = [s for result in self.comparisons for s in result.subjects]
+        subjects += [s for result in self.collectives for s in result.subjects]
+        subjects += [strategy for each in self.strategies for strategy in each.strategies]
+        subjects += [result.peer for result in self.scaling if result.peer is not None]
         subjects += [way for result in self.overlaps for way in result.ways]
         versions = {name: version for subject in subjects for name, version in subject.versions.items()}
         facts = {**self.machine, "versions": ", ".join(f"{n} {v}" for n, v in sorted(versions.items())) or NOTHING}

@@ -5,6 +5,7 @@ import pytest
 from benchmarks.cases import PRECISIONS
 from benchmarks.cells import markdown
 from benchmarks.gpu.networks import PRECISIONS as ON_GPUS
+from benchmarks.report import Report
 from benchmarks.results import TOLERANCES, SubjectResult
 from benchmarks.scaling import ScalingResult, scaling_section
 from benchmarks.strategies import StrategyTable, strategies_section
@@ -79,6 +80,14 @@ def test_strategies_print_examples_per_second_and_failures() -> None:
     text = strategies_section([table])
     assert "| net | single | 16 | 16-16 | 2,000 |" in text
     assert "| net | sync | ended |  |  |" in text
+
+
+def test_the_report_has_the_versions_of_strategies_and_of_their_peer() -> None:
+    strategies = StrategyTable("strategies/net", "net", 32, (subject("single", [16], versions={"runner": "0.1"}),))
+    peer = subject("ddp", [800], versions={"torch": "2.13"})
+    scaling = ScalingResult("scaling/net", "net", 64, (0.5,), ((0.4,),), alone=(0.2,), peer=peer)
+    text = Report({}, strategies=[strategies], scaling=[scaling]).markdown()
+    assert "- versions: runner 0.1, torch 2.13" in text
 
 
 def test_every_precision_has_a_tolerance() -> None:
