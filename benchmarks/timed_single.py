@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from benchmarks.protocol import PHASES
 from runner.engine.compile.program import Program
 from runner.engine.graph import Graph, worker_task
-from runner.strategies import Single, Workload
+from runner.engine.graph.rows import tensor_of
+from runner.strategies import Workload
 from runner.strategies.clients import program
 from runner.strategies.replica import Replica
+from runner.strategies.single import Single
 
 CLIENTS: Mapping[str, str] = dict(zip(PHASES, ("forward", "gradients", "train"), strict=True))
 """Phase -> its client. All three clients fetch only the loss."""
@@ -29,7 +31,7 @@ def timed_program(replica: Replica) -> Program:
     targets = replica.apply(computed.gradients, computed.state_updates)
     whole = program(replica.graph, [replica], metrics=computed.metrics, targets=targets)
     step = replace(whole.clients["train"], fetches={"loss": computed.metrics["loss"]})
-    gradients = tuple(dict.fromkeys(gradient.node for _, gradient in computed.gradients))
+    gradients = tuple(dict.fromkeys(tensor_of(gradient).node for _, gradient in computed.gradients))
     timed = {
         "forward": replace(step, name="forward", targets=()),
         "gradients": replace(step, name="gradients", targets=gradients),
