@@ -20,8 +20,8 @@ from benchmarks.cells import NOTHING, document, listed, markdown, origin, publis
 from benchmarks.protocol import CLOCKS, WALL
 from benchmarks.results import SubjectResult
 from benchmarks.subjects import SubjectSpec
-from runner.data import ImageFolder
 from runner.data.convert import convert
+from runner.data.image_folder import ImageFolder
 from runner.errors import DataError
 from runner.system.machine import usable_cores
 

@@ -11,9 +11,9 @@ import simplejpeg
 
 from benchmarks.input import BATCH
 from benchmarks.protocol import Run, serve
-from runner.data import TFRecord
 from runner.data.pipeline import Pipeline
 from runner.data.preprocessing import PreprocessingSettings
+from runner.data.tfrecord import TFRecord
 
 SIZES = {"vgg": 224, "inception": 299}
 

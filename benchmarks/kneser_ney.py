@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from runner.data import Shakespeare
+from runner.data.shakespeare import Shakespeare
 from runner.data.text import END, UNKNOWN, Lines, most_frequent
 
 BEGIN = "<begin>"

@@ -30,7 +30,8 @@ from runner.engine.run.session import scalar
 from runner.fields import BEGINS, Field
 from runner.models import Lstm
 from runner.optimizers import Sgd
-from runner.strategies import Single, Workload
+from runner.strategies import Workload
+from runner.strategies.single import Single
 from runner.system.machine import usable_cores
 from runner.tasks.language import Language
 
@@ -69,8 +70,9 @@ class Ours:
         threadpool_limits(self._threads)
         program = Single().build(Workload(network, Sgd(clip_norm=5.0), fields, "float32", 0, ROWS, ROWS))
         x, y = np.random.default_rng(0).integers(0, WORDS, (2, ROWS, STEPS))
-        rest = {BEGINS: np.zeros(ROWS, np.int64), "index": np.arange(ROWS), "mask": np.ones(ROWS, np.float32)}
-        self._session = LocalSession(program, local_cluster(1), registry, FixedBatch({"x": x, "y": y, **rest}))
+        batch = {"x": x, "y": y, BEGINS: np.zeros(ROWS, np.int64), "index": np.arange(ROWS)}
+        source = FixedBatch({**batch, "mask": np.ones(ROWS, np.float32)})
+        self._session = LocalSession(program, local_cluster(1), registry, source)
         self._session.run("init")
 
     def phase(self, name: str) -> Run:

@@ -24,7 +24,8 @@ from runner.engine.run.session import scalar
 from runner.engine.run.step_driver import bind
 from runner.fields import Field
 from runner.optimizers import Sgd
-from runner.strategies import SyncData, Workload
+from runner.strategies import Workload
+from runner.strategies.sync_data import SyncData
 from runner.tasks.regression import regress
 
 FEATURES, IDS, WARM_UP = 1024, 32, 20

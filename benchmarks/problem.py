@@ -72,12 +72,12 @@ class Problem:
     @property
     def x(self) -> Array:
         """Return the images, (N, C, H, W) float32."""
-        return np.load(self.folder / "x.npy")
+        return _read(self.folder / "x.npy")
 
     @property
     def y(self) -> Array:
         """Return the labels, (N,) int64."""
-        return np.load(self.folder / "y.npy")
+        return _read(self.folder / "y.npy")
 
     @property
     def moving(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class Problem:
 
     def variable(self, name: str) -> Array:
         """Return the initial value of a variable, float32, read from its file."""
-        return np.load(_variable_path(self.folder, name))
+        return _read(_variable_path(self.folder, name))
 
     def save(self, x: Array, y: Array, variables: Mapping[str, Array]) -> None:
         """Write the problem into its folder, which must exist."""
@@ -117,6 +117,11 @@ def load_problem(folder: Path) -> Problem:
 def _layer(entry: Mapping[str, Any]) -> Layer:
     sequences = {name: tuple(entry[name]) for name in ("inputs", "shape", "last_uses")}
     return Layer(**{**entry, **sequences})
+
+
+def _read(path: Path) -> Array:
+    values: Array = np.load(path)
+    return values
 
 
 def _variable_path(folder: Path, name: str) -> Path:

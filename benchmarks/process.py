@@ -57,6 +57,9 @@ class SubjectProcess:
                 stderr=errors,
                 start_new_session=True,  # so that its child processes can be ended with it
             )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
 
     def __enter__(self) -> Self:
         return self
@@ -76,27 +79,27 @@ class SubjectProcess:
     def send(self, do: str, **more: object) -> None:
         """Send a request without waiting. Raises SubjectError."""
         try:
-            self._process.stdin.write((json.dumps({"do": do, **more}) + "\n").encode())
-            self._process.stdin.flush()
+            self._requests.write((json.dumps({"do": do, **more}) + "\n").encode())
+            self._requests.flush()
         except BrokenPipeError:
             raise self._ended() from None
 
     def receive(self) -> dict[str, Any]:
         """Return the answer to the oldest unanswered request. Raises SubjectError."""
-        answers = self._process.stdout
         timeout_s = self._timeout_s() if callable(self._timeout_s) else self._timeout_s
-        readable, _, _ = select.select([answers], [], [], timeout_s)
+        readable, _, _ = select.select([self._answers], [], [], timeout_s)
         if not readable:
             self._end(0.0)  # the process would use cores during the turns of others
             raise SubjectError(f"no answer within {timeout_s:.3g} s")
-        line = answers.readline()
+        line = self._answers.readline()
         if not line:
             raise self._ended()
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def close(self) -> None:
         """End the process by closing its input, or by force if the process does not end in time."""
-        for pipe in (self._process.stdin, self._process.stdout):
+        for pipe in (self._requests, self._answers):
             try:
                 pipe.close()
             except BrokenPipeError:

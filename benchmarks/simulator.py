@@ -66,7 +66,7 @@ def timed(overrides: Sequence[str], seconds: float, folder: Path, *, overlap: bo
         process.ask("load")
         warm = process.ask("run", phase="evaluations", times=WARM_UP)["seconds"]
         count = min(MOST_STEPS, max(LEAST_STEPS, round(seconds / statistics.median(warm))))
-        found = process.ask("run", phase="evaluations", times=count)
+        found: dict[str, list[float]] = process.ask("run", phase="evaluations", times=count)
     each = [step / passes for step, passes in zip(found["seconds"], found["losses"], strict=True)]
     mean = sum(found["seconds"]) / sum(found["losses"])
     return mean if overlap else statistics.median(each)

@@ -10,7 +10,8 @@ from benchmarks.cases import CASES, Case
 from benchmarks.environments import ROOT
 from runner.engine.graph import state_dtype
 from runner.fields import labelled
-from runner.models import MODELS, Model
+from runner.models import MODELS
+from runner.models.base import Model
 from runner.optimizers import Momentum
 from runner.strategies import Workload
 from runner.tasks.classification import classifier

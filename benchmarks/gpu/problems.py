@@ -11,7 +11,7 @@ from benchmarks.problem import Problem
 from runner.engine.graph import local_cluster
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
-from runner.strategies import Single
+from runner.strategies.single import Single
 
 
 def prepare(case: Case, folder: Path) -> Problem:
@@ -21,5 +21,12 @@ def prepare(case: Case, folder: Path) -> Problem:
     with closing(LocalSession(Single().build(workload), local_cluster(1), load_kernels())) as session:
         session.run("init")
         saved = session.run("save")
-    given = {"precision": "float32", "threads": os.cpu_count() or 1, "learning_rate": case.learning_rate}
-    return write_problem(folder, workload, case.classes, saved, **given)
+    return write_problem(
+        folder,
+        workload,
+        case.classes,
+        saved,
+        precision="float32",
+        threads=os.cpu_count() or 1,
+        learning_rate=case.learning_rate,
+    )

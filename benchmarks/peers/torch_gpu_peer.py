@@ -75,7 +75,8 @@ class TorchGpu:
         """Return PyTorch's peak GPU memory or, without a GPU, the peak memory of the process."""
         if self._device == "cpu":
             return peak_memory_mib()
-        return torch.cuda.max_memory_reserved() / 2**20
+        reserved: int = torch.cuda.max_memory_reserved()
+        return reserved / 2**20
 
     def _eager_loss(self, x: Tensor, y: Tensor) -> Tensor:
         narrow = self._precision == "bfloat16"
@@ -128,5 +129,6 @@ class TorchGpu:
 
 
 if __name__ == "__main__":
-    subject = TorchGpu(*sys.argv[1:4], load_problem(Path(sys.argv[4])))
+    device, precision, mode, folder = sys.argv[1:]
+    subject = TorchGpu(device, precision, mode, load_problem(Path(folder)))
     serve(subject, subject.memory_mib)

@@ -55,7 +55,7 @@ class TorchLanguage:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self._network.parameters(), 5.0)
         self._optimizer.step()
-        return loss.item()
+        return float(loss.item())
 
 
 if __name__ == "__main__":
