@@ -41,9 +41,11 @@ def main() -> int:
         weights, seconds = undisturbed(overrides, Path(folder), 3600.0)
         signals = [signal.Signals[f"SIG{name}"] for name in options.signals]
         found = _disturbed(overrides, Path(folder), options.every, signals, options.seed, _SLOWEST * seconds)
-    is_equal = found["weights_sha256"] == weights or options.run == "async_data"  # whose workers race
-    print(json.dumps({**vars(options), "undisturbed_s": seconds, "useful": seconds / found["seconds"], **found}))
-    return int(found["code"] != 0 or not is_equal or found["left"] != 0)
+    is_equal = found["weights_sha256"] == weights
+    found |= {"equal": is_equal, "undisturbed_s": seconds, "useful": seconds / found["seconds"]}
+    print(json.dumps({**vars(options), **found}))
+    is_right = is_equal or options.run == "async_data"  # whose workers race
+    return int(found["code"] != 0 or not is_right or found["left"] != 0)
 
 
 def _disturbed(
