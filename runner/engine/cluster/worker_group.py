@@ -339,7 +339,8 @@ class WorkerGroup:
             case messages.Failed() as failed:
                 return self._causes.reported(received.source, failed)
             case messages.Log(lines=lines):
-                if not self.supervisor.workers:  # workers that the supervisor started write their logs themselves
+                # Workers that the supervisor started write their logs themselves, also under their names as spares.
+                if self.supervisor.workers.keys().isdisjoint(self.workers):
                     with open(self._causes.log_of(messages.process_of(received.source)), "a", encoding="utf-8") as file:
                         file.writelines(f"{line}\n" for line in reported_lines(lines))
             case messages.TensorPart():
