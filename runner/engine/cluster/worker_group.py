@@ -339,7 +339,8 @@ class WorkerGroup:
             case messages.Failed() as failed:
                 return self._causes.reported(received.source, failed)
             case messages.Log(lines=lines):
-                # Workers that the supervisor started write their logs themselves, also under their names as spares.
+                # Processes that the supervisor started write their logs themselves. The name alone does not show this,
+                # because a spare process that took the place of a worker has sent lines under its first name.
                 if self.supervisor.workers.keys().isdisjoint(self.workers):
                     with open(self._causes.log_of(messages.process_of(received.source)), "a", encoding="utf-8") as file:
                         file.writelines(f"{line}\n" for line in reported_lines(lines))
