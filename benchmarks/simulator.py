@@ -59,14 +59,16 @@ def simulate(subject: Compared, profile: Path) -> None:
 def timed(overrides: Sequence[str], seconds: float, folder: Path, *, overlap: bool) -> float:
     """Start a configuration, time updates for about ``seconds``, and end it; return the seconds of one evaluation.
 
-    The median counts; if clients overlap, so that updates do not end one by one, the mean. Raises SubjectError.
+    The median counts; if clients overlap, so that updates do not end one by one, the mean. Other updates are made in
+    series, as in training. Raises SubjectError.
     """
+    phase = "evaluations" if overlap else "series"
     spec = SubjectSpec("run", "", "benchmarks.configured", tuple(overrides))
     with SubjectProcess(spec, threads=usable_cores(), log=folder / "log", pinned=False) as process:
         process.ask("load")
-        warm = process.ask("run", phase="evaluations", times=WARM_UP)["seconds"]
+        warm = process.ask("run", phase=phase, times=WARM_UP)["seconds"]
         count = min(MOST_STEPS, max(LEAST_STEPS, round(seconds / statistics.median(warm))))
-        found: dict[str, list[float]] = process.ask("run", phase="evaluations", times=count)
+        found: dict[str, list[float]] = process.ask("run", phase=phase, times=count)
     each = [step / passes for step, passes in zip(found["seconds"], found["losses"], strict=True)]
     mean = sum(found["seconds"]) / sum(found["losses"])
     return mean if overlap else statistics.median(each)

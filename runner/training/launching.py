@@ -13,6 +13,7 @@ from runner.engine.cluster.transport.private_directory import interface_towards
 from runner.errors import ConfigError
 from runner.plugin import pinned_references
 from runner.records.run_directory import RunDirectory
+from runner.system.machine import usable_cores
 from runner.system.slurm import JOB, living_nodes, node_addresses
 from runner.training.experiment import Experiment
 
@@ -25,9 +26,16 @@ def launcher_of(experiment: Experiment, directory: RunDirectory, environment: Ma
     chosen: LauncherConfig = experiment.config.cluster.launcher
     options = [f"--plugin={reference}" for reference in pinned_references()]
     lanes, threads, spares = 1 + chosen.connections, experiment.threads_per_worker, experiment.spares
+    processes = experiment.program.workers + experiment.program.servers
     if chosen.kind == LOCAL:
         return LocalLauncher(
-            directory.workers, threads, options, chosen.over_tcp, lanes=lanes if chosen.over_tcp else 1, spares=spares
+            directory.workers,
+            threads,
+            options,
+            chosen.over_tcp,
+            shares_cores=processes * threads > usable_cores(),
+            lanes=lanes if chosen.over_tcp else 1,
+            spares=spares,
         )
     keys = directory.path / "keys"
     common: dict[str, Any] = {"options": options, "join_s": chosen.join_s, "lanes": lanes, "spares": spares}

@@ -10,6 +10,7 @@ import pytest
 from runner.commands import profile as command
 from runner.config.schema import Config
 from runner.engine.run import instruction_times
+from runner.engine.run.kernel_table import load_kernels
 from runner.engine.simulate.profile import MEASURED, MessageCosts, Profile, Signature
 from runner.errors import ConfigError
 from runner.system.machine import usable_cores
@@ -78,6 +79,20 @@ def test_a_plan_without_a_new_signature_is_not_measured(recorded: Path) -> None:
     found = with_instructions(profile, described(STRATEGIES[0], recorded), measured)
     assert found != profile
     assert with_instructions(found, described(STRATEGIES[0], recorded), measured) == found
+
+
+def test_noise_of_a_long_instruction_does_not_reach_a_short_one(
+    recorded: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All instructions are one fused call, which takes 2 ms more than the instructions alone."""
+    plans = session_of(described("parallelism=single", recorded), 3)
+    ((device, plan),) = plans.plans("train").items()
+    alone = dict.fromkeys(range(len(plan.instructions)), 1e-6) | {0: 10e-3}
+    times = {True: {0: sum(alone.values()) + 2e-3}, False: alone}
+    monkeypatch.setattr(instruction_times, "_timed", lambda *given, fused: times[fused])
+    seconds = instruction_times.instruction_seconds(plan, plans.plans("init")[device], load_kernels(), 1)
+    assert sum(seconds) == pytest.approx(times[True][0])
+    assert max(seconds[1:]) < 1.3e-6
 
 
 def test_one_process_takes_the_sum_of_its_instructions(recorded: Path) -> None:

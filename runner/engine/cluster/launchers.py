@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from runner.engine.cluster.processes import runner_command, thread_budget
+from runner.engine.cluster.processes import SHORT_WAIT, runner_command, thread_budget
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport.heartbeat import SILENCE_S
 from runner.engine.cluster.transport.messages import MASTER
@@ -97,14 +97,16 @@ def join_arguments(address: str, options: Sequence[str], ticket: Path | None = N
 class LocalLauncher(Launcher):
     """Starts all processes on this host. logs: folder for their logs. threads: kernel threads of each process.
 
-    over_tcp: connect all processes over loopback TCP and share no memory, as if they were on different hosts. options:
-    additional command-line options, without secrets.
+    over_tcp: connect all processes over loopback TCP and share no memory, as if they were on different hosts.
+    shares_cores: whether all processes together have more threads than the host has cores. options: additional
+    command-line options, without secrets.
     """
 
     logs: Path
     threads: int
     options: Sequence[str] = ()
     over_tcp: bool = False
+    shares_cores: bool = False
     join_s: float = 60.0
     lanes: int = 1
     silence_s: float = SILENCE_S
@@ -124,7 +126,8 @@ class LocalLauncher(Launcher):
     def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
         """Start the processes. Raises ResourceError if one cannot be started."""
         options = ["--parent", str(os.getpid()), *self.options]
-        environment = {**os.environ, **thread_budget(self.threads)}
+        waiting = SHORT_WAIT if self.shares_cores else {}
+        environment = {**waiting, **os.environ, **thread_budget(self.threads)}
         for name, ticket in tickets.items():
             path = directory / f"{ticket.run}.{name}.key"
             store_ticket(path, ticket)

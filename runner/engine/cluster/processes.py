@@ -34,6 +34,10 @@ THREAD_VARIABLES = (
 )
 """Environment variables that limit the threads of numerical libraries; a library reads its variable when loaded."""
 
+SHORT_WAIT = {"GOMP_SPINCOUNT": "1000"}
+"""Environment variable after whose number of reads a waiting thread of GNU OpenMP sleeps. The default of 300,000 reads
+keeps a core busy for milliseconds that a thread of another process needs."""
+
 STACK_SIGNAL = signal.SIGUSR1
 
 _TAIL_BYTES = 16 * 2**10

@@ -1,8 +1,8 @@
 """Times of the instructions of a plan, measured in one process without the other devices.
 
 The instructions run in the order of a step, but no tensor is sent, and received tensors are zeros. Steps are timed with
-and without fused calls. The difference, which is the overhead of timing each instruction, is subtracted, so that the
-times of the instructions of a fused call add up to the time of the call.
+and without fused calls. The time of a fused call is divided among its instructions in proportion to their times
+without fused calls, so that the noise of a long instruction does not reach a short one.
 """
 
 import time
@@ -44,10 +44,10 @@ def instruction_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: 
     seconds, ends = [0.0] * len(plan.instructions), [*list(fused)[1:], len(plan.instructions)]
     for (first, group_s), end in zip(fused.items(), ends, strict=True):
         members = range(first, end)
-        overhead_s = (sum(alone[each] for each in members) - group_s) / len(members)
+        alone_s = sum(alone[each] for each in members)
         for each in members:
-            if plan.instructions[each].op not in TRANSFERS:
-                seconds[each] = max(0.0, alone[each] - overhead_s)
+            if plan.instructions[each].op not in TRANSFERS and alone_s:
+                seconds[each] = alone[each] * group_s / alone_s
     return seconds
 
 
