@@ -30,7 +30,7 @@ from runner.training.profiles import profile_here, with_instructions, write_prof
 from runner.training.simulation import session_of
 
 PROFILE = Path("benchmarks/results/simulator_profile.json")
-SEED, CONFIGURATIONS, ROUNDS, SECONDS = 2026, 44, 5, 2.0
+SEED, CONFIGURATIONS, ROUNDS, SECONDS = 2027, 44, 5, 2.0
 OVERLAPPING = ("async_data", "sandblaster")
 WARM_UP, LEAST_STEPS, MOST_STEPS, SIMULATED_STEPS = 5, 5, 400, 6
 

@@ -119,6 +119,11 @@ class Augmenter:
         others = {each.name: each for each in augment.chosen()}
         self._others = [(each, philox.key(seed, f"{data}/augment/{name}")) for name, each in others.items()]
 
+    @property
+    def changes(self) -> bool:
+        """Whether any example is changed."""
+        return self._augment.of_images or bool(self._augment.colour or self._others)
+
     def apply(self, x: NDArray[Any], positions: NDArray[np.int64], step: int) -> NDArray[Any]:
         """Return changed examples. x: (S, ...) as stored. positions: (S,) of the examples in the stream of a run."""
         if self._augment.of_images:

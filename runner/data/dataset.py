@@ -164,6 +164,11 @@ class Examples(ABC):
         """
 
     @property
+    def in_memory(self) -> bool:
+        """Whether :meth:`take` reads no file."""
+        return False
+
+    @property
     def shards(self) -> Integers:
         """The numbers of examples in each shard, such as a file, in the order of the examples. Their sum is N."""
         return np.array([len(self)], np.int64)
@@ -204,6 +209,10 @@ class Split(Examples):
     def domains(self) -> Integers:
         return np.zeros(len(self), np.int64) if self.domain_numbers is None else self.domain_numbers
 
+    @property
+    def in_memory(self) -> bool:
+        return True
+
     def take(self, examples: Integers) -> Mapping[str, NDArray[Any]]:
         return {name: values[examples] for name, values in self.arrays.items()}
 
@@ -229,6 +238,10 @@ class Subset(Examples):
     @property
     def domains(self) -> Integers:
         return self.whole.domains[self.indices]
+
+    @property
+    def in_memory(self) -> bool:
+        return self.whole.in_memory
 
     def take(self, examples: Integers) -> Mapping[str, NDArray[Any]]:
         """Return copies of the examples at these positions among the examples of the subset."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,9 @@ STAGES = ORDER, READ, DECODE, AUGMENT, NORMALISE = ("order", "read", "decode", "
 encoded images, augmentation, and conversion to the network's inputs."""
 
 _PARTS_PER_THREAD = 4
+
+_TOGETHER_BYTES, _MOST_TOGETHER = 1 << 20, 32
+"""Largest size of the batches that are made together, and largest number of their steps."""
 
 
 class Pipeline:
@@ -81,6 +84,8 @@ class Pipeline:
         # The orders of two epochs are kept, because the shares of a batch that spans two epochs need both.
         self._streams = _streams(self.train)
         self._epoch_order = lru_cache(maxsize=2 * len(self._streams))(self._draw_epoch_order)
+        self._alone = threads > 1 or len(self._streams) > 1 or self._is_sequence or not dataset.train.in_memory
+        self._alone = self._alone or self._decoder is not None or self._augmenter.changes
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, "input") if threads > 1 else None
         self.times = StageTimes(STAGES)
@@ -114,6 +119,31 @@ class Pipeline:
         parts = np.array_split(positions, min(len(positions), _PARTS_PER_THREAD * self.threads))
         made = list(self._pool.map(lambda part: self._made(split, step, part), parts))
         return {name: np.concatenate([part[name] for part in made]) for name in made[0]}
+
+    def steps_together(self, examples: int) -> int:
+        """Return for how many steps :meth:`read_steps` should make a share of this number of examples.
+
+        The number is 1 if the batches of two steps differ in more than their examples, or if an example may be
+        unreadable.
+        """
+        nbytes = examples * self._example_bytes
+        return 1 if self._alone else min(_MOST_TOGETHER, max(1, _TOGETHER_BYTES // max(1, nbytes)))
+
+    def read_steps(self, split: str, steps: range, lo: int, hi: int) -> list[Batch]:
+        """Return the batches of consecutive steps; see :meth:`read`."""
+        count = hi - lo
+        if len(steps) == 1 or self.steps_together(count) == 1:
+            return [self.read(split, step, lo, hi) for step in steps]
+        begins = np.array(steps, np.int64) * self._batch_sizes[split]
+        made = self._made(split, steps[0], np.add.outer(begins, np.arange(lo, hi, dtype=np.int64)).ravel())
+        shares = [slice(number * count, (number + 1) * count) for number in range(len(steps))]
+        return [{name: values[share] for name, values in made.items()} for share in shares]
+
+    @cached_property
+    def _example_bytes(self) -> int:
+        """The bytes of an example in a batch."""
+        example = self.train.take(np.zeros(1, np.int64))
+        return sum(values.size for values in example.values()) * self._dtype.itemsize
 
     def _made(self, split: str, step: int, positions: NDArray[np.int64]) -> Batch:
         return self._train_part(step, positions) if split == "train" else self._scored_part(split, positions)

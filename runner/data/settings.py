@@ -24,7 +24,7 @@ class DatasetSettings(ABC):
     val_fraction: fraction of every class of the train split that becomes the validation split, drawn with the run's
     seed; 0 for no validation split. If examples continue each other, the last part of the train split is used.
     shuffle: the order of the examples of an epoch. threads: number of threads that prepare batches in each process.
-    prefetch: number of batches that each process prepares in advance.
+    prefetch: least number of batches that each process prepares in advance.
     """
 
     name: str = ""

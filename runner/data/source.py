@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Self
 
 from runner.data.dataset import Dataset
@@ -14,19 +15,31 @@ from runner.data.stage_times import InputWaits
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """A batch that is made ahead, together with the batches of the steps before and after it."""
+
+    together: Future[list[Batch]]
+    number: int
+
+    def batch(self) -> Batch:
+        return self.together.result()[self.number]
+
+
 class Prefetcher:
     """An input source that returns the batches of a pipeline and usually makes them before they are requested.
 
-    After a read of (split, step, lo, hi), a background thread reads (split, s, lo, hi) for the next ``depth`` steps s,
-    also if each step reads several ranges. All other batches are made on request.
+    After a read of (split, step, lo, hi), a background thread makes (split, s, lo, hi) for at least the next ``depth``
+    steps s, also if each step reads several ranges. All other batches are made on request. Small batches are made for
+    several steps together, because to wake a thread in each step would take longer than to make them.
     """
 
     def __init__(self, source: Pipeline, depth: int = 1) -> None:
-        """Start a thread that reads ``source`` up to ``depth`` steps ahead; ``close`` ends the thread."""
+        """Start a thread that reads ``source`` at least ``depth`` steps ahead; ``close`` ends the thread."""
         self._source = source
         self._depth = depth
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
-        self._ahead: dict[tuple[str, int, int], dict[int, Future[Batch]]] = {}
+        self._ahead: dict[tuple[str, int, int], dict[int, _Prepared]] = {}
         self._waits = InputWaits()
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
@@ -35,16 +48,20 @@ class Prefetcher:
         Raises the error of the source for this read, and RuntimeError after ``close``.
         """
         begin = time.perf_counter()
-        ahead = self._ahead.setdefault((split, lo, hi), {})
-        wanted = range(step, step + self._depth + 1)
-        for other in [each for each in ahead if each not in wanted]:
-            ahead.pop(other).cancel()
-        future = ahead.pop(step, None)
-        batch = self._source.read(split, step, lo, hi) if future is None else future.result()
-        for later in wanted[1:]:
-            if later not in ahead:
-                ahead[later] = self._thread.submit(self._source.read, split, later, lo, hi)
-        if split == "train" and future is not None:
+        ahead, together = self._ahead.setdefault((split, lo, hi), {}), self._source.steps_together(hi - lo)
+        last = step + self._depth
+        kept = {later: each for later, each in ahead.items() if step <= later < last + together}
+        for each in {each.together for each in ahead.values()} - {each.together for each in kept.values()}:
+            each.cancel()
+        self._ahead[split, lo, hi] = kept
+        prepared = kept.pop(step, None)
+        batch = self._source.read(split, step, lo, hi) if prepared is None else prepared.batch()
+        for later in range(step + 1, last + 1):
+            if later not in kept:
+                steps = range(later, later + together)
+                made = self._thread.submit(self._source.read_steps, split, steps, lo, hi)
+                kept |= {each: _Prepared(made, number) for number, each in enumerate(steps) if each not in kept}
+        if split == "train" and prepared is not None:
             self._waits.add(begin, time.perf_counter(), self._source.times, self._source.threads)
         return batch
 

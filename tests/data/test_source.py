@@ -104,12 +104,16 @@ def test_wrong_keys_types_and_numbers_are_refused(change: dict[str, object], mes
 
 
 class Recorder:
-    """A source whose batches contain the arguments of ``read``. It records its calls and fails at ``failing_step``."""
+    """A source whose batches contain the arguments of ``read``. It records its calls and fails at ``failing_step``.
+
+    together: number of steps whose batches are made together.
+    """
 
     threads = 1
 
-    def __init__(self, failing_step: int = -1) -> None:
+    def __init__(self, failing_step: int = -1, together: int = 1) -> None:
         self.failing_step = failing_step
+        self.together = together
         self.times = StageTimes(())
         self.closed = False
         self.made: list[tuple[str, int, int, int, bool]] = []
@@ -124,6 +128,12 @@ class Recorder:
         if step == self.failing_step:
             raise ArithmeticError(f"no batch for step {step}")
         return {"index": np.array([len(split), step, lo, hi])}
+
+    def steps_together(self, examples: int) -> int:
+        return self.together
+
+    def read_steps(self, split: str, steps: range, lo: int, hi: int) -> list[Batch]:
+        return [self.read(split, step, lo, hi) for step in steps]
 
     def close(self) -> None:
         """Record that the source was closed."""
@@ -142,9 +152,9 @@ READS = st.lists(
 
 
 @settings(deadline=None)
-@given(READS, st.integers(1, 3))
-def test_any_sequence_of_reads_equals_direct_reads(reads: list[tuple[str, int, int, int]], depth: int):
-    source = Recorder()
+@given(READS, st.integers(1, 3), st.integers(1, 3))
+def test_any_sequence_of_reads_equals_direct_reads(reads: list[tuple[str, int, int, int]], depth: int, together: int):
+    source = Recorder(together=together)
     with Prefetcher(source, depth) as prefetcher:
         for read in reads:
             np.testing.assert_array_equal(prefetcher.read(*read)["index"], source.read(*read)["index"])
@@ -174,6 +184,41 @@ def test_as_many_steps_as_configured_are_prefetched_and_none_twice():
     steps = [step for _, step, *_ in source.made]
     assert set(steps) == {0, 1, 2, 3, 4, 5, 9, 10, 11, 12}
     assert len(steps) == len(set(steps))
+
+
+def test_small_batches_are_prepared_together_and_none_twice():
+    source = Recorder(together=3)
+    with Prefetcher(source) as prefetcher:
+        for step, made in ((0, 4), (1, 4), (2, 4), (3, 7), (4, 7)):
+            prefetcher.read("train", step, 0, 4)
+            source.wait_for(made)
+            assert len(source.made) == made, step
+    assert [step for _, step, *_ in source.made] == list(range(7))
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("val_fraction", [0.0, 0.25])
+def test_batches_made_together_equal_those_made_alone(split: str, val_fraction: float):
+    config = {"name": "synthetic", "shape": [1, 6, 6], "classes": 3, "examples": 30, "test_examples": 30}
+    chosen = {"seed": 3, "batch_size": 7, "dtype": "float32"}
+    with source_from_config({**config, "val_fraction": val_fraction}, **chosen) as source:
+        pipeline = source._source
+        assert pipeline.steps_together(5) > 1
+        together = pipeline.read_steps(split, range(2, 9), 1, 6)
+        for step, batch in zip(range(2, 9), together, strict=True):
+            alone = pipeline.read(split, step, 1, 6)
+            assert batch.keys() == alone.keys()
+            for name, values in batch.items():
+                np.testing.assert_array_equal(values, alone[name])
+                assert (values.dtype, values.shape) == (alone[name].dtype, alone[name].shape)
+
+
+@pytest.mark.parametrize("change", [{"augment": {"flip": True}}, {"threads": 2}, {"shape": [3, 400, 400]}])
+def test_other_batches_are_made_alone(change: dict[str, object]):
+    config = {"name": "synthetic", "shape": [1, 6, 6], "classes": 3, "examples": 9, "test_examples": 3, **change}
+    with source_from_config(config, seed=3, batch_size=7, dtype="float32") as source:
+        assert source._source.steps_together(5) == 1
+        assert len(source._source.read_steps("train", range(3), 0, 5)) == 3
 
 
 @pytest.mark.parametrize(("waiting", "warnings"), [(0.1, 0), (0.9, 1)])
