@@ -1,11 +1,20 @@
 """The comparison of simulated with real steps: its configurations, and its page."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.experiments import configuration
-from benchmarks.simulator_configurations import DRAWN_BATCHES, VARIANTS, Configuration, Setting, drawn, profiled
+from benchmarks.simulator_configurations import (
+    DRAWN_BATCHES,
+    SLOWEST,
+    VARIANTS,
+    Configuration,
+    Setting,
+    drawn,
+    profiled,
+)
 from benchmarks.simulator_page import Compared, order_of, page, plot
 
 
@@ -18,6 +27,7 @@ def test_a_seed_draws_all_strategies_and_a_larger_number_continues() -> None:
     assert {each.strategy for each in found} == set(VARIANTS)
     assert {each.setting.case for each in found} == set(DRAWN_BATCHES)
     assert {each.workers for each in found} == {1, 2, 3, 4}
+    assert Setting("alexnet", 3, SLOWEST) not in {replace(each.setting, batch=3) for each in drawn(1, 1000)}
 
 
 def test_no_drawn_configuration_is_in_the_profile() -> None:
