@@ -84,8 +84,9 @@ class Pipeline:
         # The orders of two epochs are kept, because the shares of a batch that spans two epochs need both.
         self._streams = _streams(self.train)
         self._epoch_order = lru_cache(maxsize=2 * len(self._streams))(self._draw_epoch_order)
-        self._alone = threads > 1 or len(self._streams) > 1 or self._is_sequence or not dataset.train.in_memory
-        self._alone = self._alone or self._decoder is not None or self._augmenter.changes
+        changed = self._decoder is not None or self._augmenter.changes
+        of_one_kind = threads == 1 and len(self._streams) == 1 and not self._is_sequence
+        self._alone = changed or not of_one_kind or not dataset.train.in_memory
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, "input") if threads > 1 else None
         self.times = StageTimes(STAGES)
@@ -132,7 +133,7 @@ class Pipeline:
     def read_steps(self, split: str, steps: range, lo: int, hi: int) -> list[Batch]:
         """Return the batches of consecutive steps; see :meth:`read`."""
         count = hi - lo
-        if len(steps) == 1 or self.steps_together(count) == 1:
+        if self._alone or len(steps) == 1:
             return [self.read(split, step, lo, hi) for step in steps]
         begins = np.array(steps, np.int64) * self._batch_sizes[split]
         made = self._made(split, steps[0], np.add.outer(begins, np.arange(lo, hi, dtype=np.int64)).ravel())

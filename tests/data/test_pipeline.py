@@ -14,6 +14,7 @@ from runner.data.augmentation import Augment
 from runner.data.dataset import Dataset, Normalisation, Split
 from runner.data.pipeline import Batch, Pipeline
 from runner.errors import ConfigError
+from runner.fields import BEGINS
 from runner.kernels import philox
 
 FIELDS = ("x", "y", "index", "mask")
@@ -97,6 +98,45 @@ def test_reading_out_of_order_changes_nothing():
     expected = [in_order.read("train", step, 0, 5) for step in range(9)]
     for step in reversed(range(9)):
         assert_same(backwards.read("train", step, 0, 5), expected[step])
+
+
+class _InFiles(Split):
+    """Examples that count as stored in files."""
+
+    in_memory = False
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize(
+    ("kind", "together"),
+    [
+        ({}, True),
+        ({"val_fraction": 0.25}, True),
+        ({"augment": ALL_AUGMENTS}, False),
+        ({"threads": 2}, False),
+        ({"domains": [0, 1] * 10}, False),
+        ({"sequence": True}, False),
+        ({"type": _InFiles}, False),
+        ({"sides": (400, 400)}, False),
+    ],
+)
+def test_batches_of_several_steps_equal_single_ones(kind: dict[str, Any], together: bool, split: str):
+    random, chosen = np.random.default_rng(3), dict(kind)
+    arrays = {"x": random.integers(1, 256, (20, 2, *chosen.pop("sides", (4, 5))), np.uint8), "y": np.arange(20)}
+    if chosen.pop("sequence", False):
+        arrays[BEGINS] = np.eye(1, 20, dtype=np.int64)[0]
+    domains = chosen.pop("domains", None)
+    examples = chosen.pop("type", Split)(arrays, None if domains is None else np.array(domains))
+    dataset = Dataset("toy", examples, examples, Normalisation(255.0, (0.1, 0.2), (0.5, 0.6)))
+    pipeline = Pipeline(dataset, seed=3, batch_size=7, dtype="float32", **chosen)
+    assert (pipeline.steps_together(5) > 1) == together
+    for step, batch in zip(range(2, 9), pipeline.read_steps(split, range(2, 9), 1, 6), strict=True):
+        alone = pipeline.read(split, step, 1, 6)
+        assert batch.keys() == alone.keys()
+        for name, values in batch.items():
+            assert values.dtype == alone[name].dtype
+            np.testing.assert_array_equal(values, alone[name], err_msg=name)
+    pipeline.close()
 
 
 def test_fields_have_the_documented_shapes_types_and_positions_and_images_are_normalised():

@@ -196,31 +196,6 @@ def test_small_batches_are_prepared_together_and_none_twice():
     assert [step for _, step, *_ in source.made] == list(range(7))
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-@pytest.mark.parametrize("val_fraction", [0.0, 0.25])
-def test_batches_made_together_equal_those_made_alone(split: str, val_fraction: float):
-    config = {"name": "synthetic", "shape": [1, 6, 6], "classes": 3, "examples": 30, "test_examples": 30}
-    chosen = {"seed": 3, "batch_size": 7, "dtype": "float32"}
-    with source_from_config({**config, "val_fraction": val_fraction}, **chosen) as source:
-        pipeline = source._source
-        assert pipeline.steps_together(5) > 1
-        together = pipeline.read_steps(split, range(2, 9), 1, 6)
-        for step, batch in zip(range(2, 9), together, strict=True):
-            alone = pipeline.read(split, step, 1, 6)
-            assert batch.keys() == alone.keys()
-            for name, values in batch.items():
-                np.testing.assert_array_equal(values, alone[name])
-                assert (values.dtype, values.shape) == (alone[name].dtype, alone[name].shape)
-
-
-@pytest.mark.parametrize("change", [{"augment": {"flip": True}}, {"threads": 2}, {"shape": [3, 400, 400]}])
-def test_other_batches_are_made_alone(change: dict[str, object]):
-    config = {"name": "synthetic", "shape": [1, 6, 6], "classes": 3, "examples": 9, "test_examples": 3, **change}
-    with source_from_config(config, seed=3, batch_size=7, dtype="float32") as source:
-        assert source._source.steps_together(5) == 1
-        assert len(source._source.read_steps("train", range(3), 0, 5)) == 3
-
-
 @pytest.mark.parametrize(("waiting", "warnings"), [(0.1, 0), (0.9, 1)])
 def test_a_long_wait_for_input_is_warned_of_once(waiting: float, warnings: int, caplog: pytest.LogCaptureFixture):
     times = StageTimes(("read", "decode"))

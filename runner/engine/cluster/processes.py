@@ -35,8 +35,8 @@ THREAD_VARIABLES = (
 """Environment variables that limit the threads of numerical libraries; a library reads its variable when loaded."""
 
 SHORT_WAIT = {"GOMP_SPINCOUNT": "1000"}
-"""Environment variable after whose number of reads a waiting thread of GNU OpenMP sleeps. The default of 300,000 reads
-keeps a core busy for milliseconds that a thread of another process needs."""
+"""How often a waiting thread of GNU OpenMP reads its flag before it sleeps. The default of 300,000 reads occupies a
+core that other processes need."""
 
 STACK_SIGNAL = signal.SIGUSR1
 
