@@ -23,7 +23,7 @@ from benchmarks.cells import markdown
 from runner.engine.cluster.arrivals import Arrivals, send_parts
 from runner.engine.cluster.launchers import HostsLauncher
 from runner.engine.cluster.transport.endpoint import Identity, Keys, Limits
-from runner.engine.cluster.transport.messages import FRAME_BYTES, TensorPart, TensorReady, split_name
+from runner.engine.cluster.transport.messages import FRAME_BYTES, TensorsPart, TensorsReady, split_name
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaSpec, ArenaWriter
 from runner.engine.cluster.transport.ticket import new_keys
 from runner.engine.cluster.transport.zmq_endpoint import ZmqEndpoint
@@ -59,9 +59,9 @@ def send(subject: str, address: str, count: int, keys: Mapping[str, Keys], done:
             endpoint = _endpoint(SENDER, "127.0.0.1", keys, stack)
             endpoint.connect(RECEIVER, address)
             writer = ArenaWriter(_arena())
-            tensor = writer.put("x", np.zeros(NBYTES, np.uint8))
+            writer.put("x", np.zeros(NBYTES, np.uint8))
             for step in range(count):
-                send_parts(endpoint, RECEIVER, TensorReady("p", step, "x", tensor), writer.memory("x").data)
+                send_parts(endpoint, RECEIVER, TensorsReady("p", step, ("x",)), lambda key: writer.memory(key).data)
         else:
             size, encrypted = {**LIBRARY, **PLAIN}[subject]
             socket = stack.enter_context(stack.enter_context(zmq.Context()).socket(zmq.PUSH))
@@ -103,7 +103,7 @@ def _our_receiver(host: str, keys: Mapping[str, Keys], stack: ExitStack) -> Call
             received = endpoint.receive(TIMEOUT_MS / 1000)
             if received is None:
                 raise TimeoutError(f"no part arrived within {TIMEOUT_MS} ms")
-            if isinstance(received.message, TensorPart) and arrivals.add(received) is not None:
+            if isinstance(received.message, TensorsPart) and arrivals.add(received) is not None:
                 return
 
     return take

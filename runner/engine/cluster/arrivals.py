@@ -1,9 +1,9 @@
-"""Sending and receiving tensors in parts, between processes that do not share memory."""
+"""Sending and receiving the bytes of tensors in parts, between processes that do not share memory."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from runner.engine.cluster.transport.endpoint import Endpoint, Received
-from runner.engine.cluster.transport.messages import PART_BYTES, TensorPart, TensorReady
+from runner.engine.cluster.transport.messages import MOST_TENSORS, PART_BYTES, TensorsPart, TensorsReady
 from runner.engine.cluster.transport.shared_memory import ArenaReader
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.errors import SecurityError
@@ -12,11 +12,32 @@ from runner.system.text import printable
 Transfer = tuple[str, str]  # (plan, key) of a tensor that a process receives once in every step of the plan
 
 
-def send_parts(endpoint: Endpoint, peer: str, ready: TensorReady, memory: memoryview) -> None:
-    """Send the bytes of a tensor in messages of at most ``PART_BYTES``, without copying them."""
-    for start in range(0, max(1, memory.nbytes), PART_BYTES):
-        part = TensorPart(ready.plan, ready.step, ready.key, ready.reference, start, ready.due)
-        endpoint.send(peer, part, [memory[start : start + PART_BYTES]])
+def send_parts(endpoint: Endpoint, peer: str, ready: TensorsReady, memory: Callable[[str], memoryview]) -> None:
+    """Send the bytes of tensors in messages of at most ``PART_BYTES``, without copying them.
+
+    memory: returns the bytes of the tensor with a key.
+    """
+    tensors = [memory(key) for key in ready.keys]
+    for start in range(0, max(1, sum(each.nbytes for each in tensors)), PART_BYTES):
+        part = TensorsPart(ready.plan, ready.step, ready.keys, start, ready.due)
+        endpoint.send(peer, part, [*_slices(tensors, start)] or [memoryview(b"")])
+
+
+def send_all_parts(
+    endpoint: Endpoint, peer: str, plan: str, step: int, keys: Sequence[str], memory: Callable[[str], memoryview]
+) -> None:
+    """Send the bytes of any number of tensors; see :func:`send_parts`."""
+    for first in range(0, len(keys), MOST_TENSORS):
+        send_parts(endpoint, peer, TensorsReady(plan, step, tuple(keys[first : first + MOST_TENSORS])), memory)
+
+
+def _slices(tensors: Sequence[memoryview], start: int) -> Iterator[memoryview]:
+    """Yield ``PART_BYTES`` bytes, or fewer at the end, of memories that follow one another, from ``start`` on."""
+    left = PART_BYTES
+    for tensor in tensors:
+        if taken := tensor[start : start + left]:
+            yield taken
+        start, left = max(0, start - tensor.nbytes), left - taken.nbytes
 
 
 class Arrivals:
@@ -24,7 +45,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._readers: dict[Transfer, ArenaReader] = {}
-        self._missing: dict[Transfer, tuple[int, set[int]]] = {}
+        self._missing: dict[Transfer, tuple[TensorsReady, set[int]]] = {}  # by the first of the tensors
 
     def expect(self, plan: str, readers: Mapping[str, ArenaReader]) -> None:
         """Accept the tensors of a plan. readers: key -> reader of this process's copy of the arena."""
@@ -34,33 +55,51 @@ class Arrivals:
         """Discard the tensors that have arrived only in part."""
         self._missing.clear()
 
-    def add(self, received: Received) -> TensorReady | None:
-        """Copy a part; return the reference to its tensor if all parts have arrived, else None.
+    def add(self, received: Received) -> TensorsReady | None:
+        """Copy a part; return the notice of its tensors if all parts have arrived, else None.
 
         Raises SecurityError for a part that no loaded plan receives from this sender, and for a repeated or wrong part.
         """
         part = received.message
-        assert isinstance(part, TensorPart)
-        transfer, nbytes, data = (part.plan, part.key), part.reference.length, received.frames
-        where = (
-            f"tensor {printable(part.key)} of plan {printable(part.plan)}, step {part.step}: bytes from {part.start} on"
-        )
-        reader = self._readers.get(transfer)
-        if reader is None or reader.spec.owner != received.source:
-            raise SecurityError(f"{where} came from {received.source}, but no loaded plan receives the tensor from it")
-        end = part.start
-        for frame in data:
-            reader.fill(sent_tensor(part.key), part.reference, end, frame)
-            end += frame.nbytes
-        step, missing = self._missing.get(transfer) or (part.step, set(range(0, max(1, nbytes), PART_BYTES)))
-        if part.step != step or part.start not in missing or end != min(part.start + PART_BYTES, nbytes):
+        assert isinstance(part, TensorsPart)
+        keys = ", ".join(map(printable, part.keys))
+        where = f"tensors {keys} of plan {printable(part.plan)}, step {part.step}: bytes from {part.start} on"
+        readers = [self._readers.get((part.plan, key)) for key in part.keys]
+        memories = [
+            reader.target(sent_tensor(key))
+            for key, reader in zip(part.keys, readers, strict=True)
+            if reader is not None and reader.spec.owner == received.source
+        ]
+        if len(memories) < len(part.keys):
+            raise SecurityError(f"{where} came from {received.source}, but no loaded plan receives them from it")
+        ready = TensorsReady(part.plan, part.step, part.keys, part.due)
+        slices, nbytes = [*_slices(memories, part.start)], sum(each.nbytes for each in memories)
+        first = (part.plan, part.keys[0])
+        begun, missing = self._missing.get(first) or (ready, set(range(0, max(1, nbytes), PART_BYTES)))
+        sent, expected = (sum(each.nbytes for each in of) for of in (received.frames, slices))
+        if ready != begun or part.start not in missing or sent != expected:
             raise SecurityError(
-                f"{where} came from {received.source} in a part of {end - part.start} bytes: expected a missing part "
-                f"of step {step}, with {PART_BYTES} bytes unless the part is the last"
+                f"{where} came from {received.source} in a part of {sent} bytes: expected a missing part of "
+                f"{', '.join(map(printable, begun.keys))}, step {begun.step}, due at {begun.due:g}, with {PART_BYTES} "
+                "bytes unless the part is the last"
             )
+        _copy(slices, received.frames)
         missing.remove(part.start)
         if missing:
-            self._missing[transfer] = step, missing
+            self._missing[first] = begun, missing
             return None
-        self._missing.pop(transfer, None)
-        return TensorReady(part.plan, part.step, part.key, part.reference, part.due)
+        self._missing.pop(first, None)
+        return ready
+
+
+def _copy(targets: Sequence[memoryview], frames: Sequence[memoryview]) -> None:
+    """Copy bytes that are cut in different places."""
+    rest = [*reversed(targets)]
+    for frame in frames:
+        while frame:
+            target = rest.pop()
+            taken = min(target.nbytes, frame.nbytes)
+            target[:taken] = frame[:taken]
+            frame = frame[taken:]
+            if taken < target.nbytes:
+                rest.append(target[taken:])

@@ -11,13 +11,14 @@ from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.compile.planner import Part
 from runner.engine.compile.program import InputSlot
+from runner.engine.compile.tensor_messages import tensor_messages
 from runner.engine.graph.device import DeviceName
 from runner.engine.graph.serialize import MAX_ITEMS, NAME, TENSOR, GraphDocument
 from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import SecurityError
 from runner.kernels.contract import KernelError, Layout
 from runner.kernels.registry import Registry
-from runner.system.schema import FieldType, Integer, ListOf, MapOf, Record, read_untrusted
+from runner.system.schema import FieldType, Flag, Integer, ListOf, MapOf, Record, read_untrusted
 
 BELL_BYTES = 8  # bytes of a doorbell; see :class:`~runner.kernels.contract.Doorbells`
 FINISHED = "finished"  # key of the doorbell that a device rings at the end of a step
@@ -30,8 +31,9 @@ class Assignment:
     device: full name of the device that runs the part. inputs: tensors that the worker reads from its input source.
     arenas: process name -> arena, for all participating processes. If the worker does not share memory with a process,
     the arena of that process has no path. The master's arena holds the feeds. layouts: variable -> layout that the
-    master's plans chose. depth: number of consecutive steps whose feeds and fetches the arenas hold. plan: the device's
-    plan, which is not sent, because every process derives the same plan from the other fields.
+    master's plans chose. depth: number of consecutive steps whose feeds and fetches the arenas hold. deferred: see
+    :class:`~runner.engine.compile.program.Client`. plan: the device's plan, which is not sent, because every process
+    derives the same plan from the other fields.
     """
 
     device: str
@@ -40,6 +42,7 @@ class Assignment:
     arenas: Mapping[str, ArenaSpec]
     layouts: Mapping[str, Layout]
     depth: int
+    deferred: bool
     plan: DevicePlan
 
     def to_document(self) -> dict[str, Any]:
@@ -75,6 +78,7 @@ _FIELDS: dict[str, FieldType] = {
     ),
     "arenas": MapOf(NAME, Record(ArenaSpec), MAX_ITEMS),
     "depth": Integer(low=1, high=MOST_STEPS),
+    "deferred": Flag(),
     "layouts": MapOf(NAME, Record(Layout, tag=NAME, nbytes=Integer()), MAX_ITEMS),
 }
 _DOCUMENT: Record[Assignment] = Record(Assignment, **_FIELDS)
@@ -137,7 +141,7 @@ def _bell_sizes(plan: DevicePlan, sharing: Collection[str]) -> dict[str, int]:
 
 
 def messages_of(plan: DevicePlan) -> int:
-    """Return the number of messages with tensors of one step, from and to a process without shared memory.
+    """Return the most messages with tensors of one step, from and to a process without shared memory.
 
     These are the feeds, the values that the device sends, once for each receiver, and the fetched values.
     """
@@ -145,6 +149,21 @@ def messages_of(plan: DevicePlan) -> int:
     sizes += [plan.slots[send.inputs[0]].spec.nbytes for send in _sends(plan)]
     sizes += [plan.slots[slot].spec.nbytes for slot in plan.fetches.values()]
     return sum(max(1, -(-nbytes // PART_BYTES)) for nbytes in sizes)
+
+
+def sent_messages(assignment: Assignment, *, emulated: bool) -> list[tuple[str, ...]]:
+    """Return the transfer keys of each message of a step, for the tensors that no doorbell announces.
+
+    emulated: whether links are emulated, so that bytes in shared memory need time.
+    """
+    plan, arenas = assignment.plan, assignment.arenas
+    own = arenas[peer_of(assignment.device)].sizes
+    rung = {send.attributes["key"] for send in _sends(plan) if bell_key(send.attributes["key"]) in own}
+
+    def shares_memory(destination: str) -> bool:
+        return not emulated and not arenas[peer_of(destination)].is_copy
+
+    return tensor_messages(plan, deferred=assignment.deferred, shares_memory=shares_memory, without=rung)
 
 
 def recv_specs(plan: DevicePlan) -> dict[str, TensorSpec]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runner.engine.cluster.arrivals import send_parts
+from runner.engine.cluster.arrivals import send_all_parts
 from runner.engine.cluster.assignment import Assignment, feed_key, fetch_key
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.wire_rendezvous import WireRendezvous
@@ -50,13 +50,13 @@ class LoadedPlan:
         copied = rendezvous.readers[messages.MASTER].spec.is_copy
         if copied:
             for tensor in fed:
-                rendezvous.mailbox.tensor(rendezvous.plan, step, feed_key(tensor, index))
+                rendezvous.mailbox.take(rendezvous.plan, step, feed_key(tensor, index))
         rendezvous.begin(step, first=index == 0)
         fetched = self.inputs.run(step, {**inputs, **fed})
         rendezvous.finish()
         for tensor, memory in self._fetches[index].items():
             np.copyto(memory, fetched[tensor])
-            if copied:
-                key = fetch_key(tensor, index)
-                ready = messages.TensorReady(rendezvous.plan, step, key, rendezvous.writer.put(key, memory))
-                send_parts(rendezvous.endpoint, messages.MASTER, ready, rendezvous.writer.memory(key).data)
+        if copied:
+            keys, memory_of = [fetch_key(tensor, index) for tensor in self._fetches[index]], rendezvous.writer.memory
+            given = (rendezvous.plan, step, keys, lambda key: memory_of(key).data)
+            send_all_parts(rendezvous.endpoint, messages.MASTER, *given)

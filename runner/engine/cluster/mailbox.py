@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from runner.engine.cluster.arrivals import Arrivals
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import ClosedConnections, Endpoint, Received
-from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaTensor
+from runner.engine.cluster.transport.shared_memory import ArenaReader
 from runner.errors import ClusterError, SecurityError
 from runner.system.text import printable
 
@@ -62,7 +62,7 @@ class Mailbox:
         self._pause = pause
         self._senders: dict[tuple[str, str], str] = {}
         self._arrivals = Arrivals()
-        self._tensors: dict[tuple[str, str], messages.TensorReady] = {}
+        self._tensors: dict[tuple[str, str], messages.TensorsReady] = {}
         self._queued: deque[Request] = deque()
         self._read_at = self.resumed_at = clock()  # resumed_at: time of the first read after the latest gap
         self._checked_at = self._read_at
@@ -131,11 +131,11 @@ class Mailbox:
         return received
 
     def _dispatch(self, received: Received) -> Request | None:
-        """Store a tensor, ignore a hello or a welcome, and return any other message as a request."""
+        """Store tensors, ignore a hello or a welcome, and return any other message as a request."""
         match received.message:
-            case messages.TensorReady() as message:
+            case messages.TensorsReady() as message:
                 self._store(received, message)
-            case messages.TensorPart():
+            case messages.TensorsPart():
                 if (ready := self._arrivals.add(received)) is not None:
                     self._store(received, ready)
             case messages.Hello() | messages.Welcome():
@@ -144,8 +144,8 @@ class Mailbox:
                 return Request(received, self.clock())
         return None
 
-    def tensor(self, plan: str, step: int, key: str) -> ArenaTensor:
-        """Wait until a tensor has arrived and is due, remove the tensor, and return its reference.
+    def take(self, plan: str, step: int, key: str) -> None:
+        """Wait until a tensor has arrived and is due, and remove it from the mailbox.
 
         Raises ClusterError after ``RECEIVE_LIMIT_S``, and the errors of :meth:`wait`.
         """
@@ -162,7 +162,6 @@ class Mailbox:
         message = self._tensors.pop((plan, key))
         if message.step != step:
             raise SecurityError(f"tensor {key!r} from {sender} is for step {message.step}, expected step {step}")
-        return message.reference
 
     def wait(self, seconds: float, step: int) -> None:
         """Delay a step to emulate a slow worker, and store the tensors that arrive meanwhile.
@@ -205,25 +204,24 @@ class Mailbox:
             )
         self._queued.append(request)
 
-    def _store(self, received: Received, message: messages.TensorReady) -> None:
-        transfer = (message.plan, message.key)
-        sender = self._senders.get(transfer)
-        if sender is None:
-            raise SecurityError(f"{_described(message)} from {received.source}: no loaded plan receives this tensor")
-        if received.source != sender:
-            raise SecurityError(f"{_described(message)} from {received.source}: expected the tensor from {sender}")
-        if transfer in self._tensors:
-            raise SecurityError(f"{_described(message)} from {sender}: the previous tensor has not been used yet")
-        if (left := message.due - self.clock()) > messages.LONGEST_WAIT_S:
+    def _store(self, received: Received, message: messages.TensorsReady) -> None:
+        for key in message.keys:
+            transfer, sender = (message.plan, key), self._senders.get((message.plan, key))
+            if sender is None:
+                wrong = "no loaded plan receives this tensor"
+            elif received.source != sender:
+                wrong = f"expected the tensor from {sender}"
+            elif transfer in self._tensors:
+                wrong = "the previous tensor has not been used yet"
+            elif (left := message.due - self.clock()) > messages.LONGEST_WAIT_S:
+                wrong = f"due in {left:g} s, expected at most {messages.LONGEST_WAIT_S:g} s"
+            else:
+                self._tensors[transfer] = message
+                continue
             raise SecurityError(
-                f"{_described(message)} from {sender}: due in {left:g} s, expected at most "
-                f"{messages.LONGEST_WAIT_S:g} s"
+                f"tensor {printable(key)} of plan {printable(message.plan)}, step {message.step} from "
+                f"{received.source}: {wrong}"
             )
-        self._tensors[transfer] = message
-
-
-def _described(message: messages.TensorReady) -> str:
-    return f"tensor {printable(message.key)} of plan {printable(message.plan)}, step {message.step}"
 
 
 @dataclass(frozen=True)

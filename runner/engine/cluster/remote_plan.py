@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.engine.cluster.arrivals import Arrivals
 from runner.engine.cluster.assignment import Assignment, feed_key, feed_sizes, fetch_key, peer_of, sent_sizes
-from runner.engine.cluster.transport import messages, shared_memory
+from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaSpec, ArenaWriter, close_arena, create_arena
 from runner.engine.cluster.worker_group import WorkerGroup
@@ -97,13 +97,12 @@ class RemotePlan:
         for device, part in parts:
             worker = peer_of(device)
             arenas = self._arenas if worker in together else copies
-            given = (device, part, inputs[device], arenas, dict(layouts(device)), self.depth, plans[device])
-            self.assignments[worker] = Assignment(*given)
+            given = (device, part, inputs[device], arenas, dict(layouts(device)), self.depth, client.deferred)
+            self.assignments[worker] = Assignment(*given, plans[device])
         self.copied = sorted(sizes.keys() - together)
         self.plans: Mapping[str, DevicePlan] = {peer_of(device): plan for device, plan in plans.items()}
         feeds = [feed for plan in plans.values() for feed in plan.feeds]
         self._feeds = {feed.tensor: feed.spec for feed in feeds if feed_key(feed.tensor) in sizes[messages.MASTER]}
-        self._fed: dict[str, shared_memory.ArenaTensor] = {}
 
     def close(self) -> None:
         """Close the arenas. No worker can load a closed plan."""
@@ -134,15 +133,14 @@ class RemotePlan:
         """
         for tensor, spec in self._feeds.items():
             key = feed_key(tensor, index)
-            self._fed[key] = self._writer.put(key, fed_array(tensor, values[tensor], spec))
+            self._writer.put(key, fed_array(tensor, values[tensor], spec))
 
     def send_feeds(self, group: WorkerGroup, step: int) -> None:
         """Send the bytes of the feeds of a step to the workers that do not share memory with the master."""
         for worker in self.copied:
             assignment = self.assignments[worker]
-            for key in feed_sizes(assignment.plan, assignment.inputs):
-                ready = messages.TensorReady(self.name, step, key, self._fed[key])
-                group.send_tensor(worker, ready, self._writer.memory(key).data)
+            keys = [*feed_sizes(assignment.plan, assignment.inputs)]
+            group.send_tensors(worker, self.name, step, keys, lambda key: self._writer.memory(key).data)
 
     def expect_fetches(self, arrivals: Arrivals) -> None:
         """Accept the bytes of fetched values from the workers that do not share memory with the master."""

@@ -15,7 +15,7 @@ from runner.engine.cluster.assignment import FINISHED, bell_key, peer_of
 from runner.engine.cluster.emulation import Links
 from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, Mailbox
 from runner.engine.cluster.transport.endpoint import Endpoint
-from runner.engine.cluster.transport.messages import TensorReady
+from runner.engine.cluster.transport.messages import TensorsReady
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.graph.tensor import TensorSpec
@@ -33,8 +33,9 @@ class WireRendezvous:
 
     writer: writes this process's arena. readers: peer -> reader of the peer's arena, or of a copy if the peer does not
     share memory with this process. specs: key -> shape and dtype, for all received values. receivers: peers to which
-    this process sends. registry: provides and joins the native calls of doorbells. links: emulated links, or None.
-    spins: number of times that a wait reads a doorbell before it sleeps.
+    this process sends. messages: the keys of the transfers in each message. registry: provides and joins the native
+    calls of doorbells. links: emulated links, or None. spins: number of times that a wait reads a doorbell before it
+    sleeps.
 
     A transfer that has a bell in the sender's arena sends no message. The sender rings with the number of the plan's
     current run, which both processes count. The upper half of the number is the epoch, so that no bell of an
@@ -48,6 +49,7 @@ class WireRendezvous:
     readers: Mapping[str, ArenaReader]
     specs: Mapping[str, TensorSpec]
     receivers: Collection[str]
+    messages: Collection[tuple[str, ...]]
     registry: Registry
     links: Links | None = None
     spins: int = 0
@@ -64,6 +66,7 @@ class WireRendezvous:
             if waits := [self._wait(FINISHED, peer, "the end of the step") for peer in self.receivers]:
                 self._wait_for_receivers = self._join(waits)
         self._waiting: tuple[object, float] = (None, 0.0)
+        self._ended_by = {keys[-1]: keys for keys in self.messages}
         self.restart()
 
     def restart(self) -> None:
@@ -93,24 +96,26 @@ class WireRendezvous:
         return _of_size(self.readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Copy the value to the arena unless it was computed there; then ring, or send a reference or the bytes."""
-        reference = self.writer.put(sent_tensor(key), value)
-        if self._called(key, lambda: self.ring(key)):
+        """Copy the value to the arena unless it was computed there; then ring, or send a message if it is complete."""
+        self.writer.put(sent_tensor(key), value)
+        if self._called(key, lambda: self.ring(key)) or key not in self._ended_by:
             return
-        peer = peer_of(destination)
-        due = 0.0 if self.links is None else self.links.due(peer, value.nbytes)
-        ready = TensorReady(self.plan, step, key, reference, due)
+        peer, keys = peer_of(destination), self._ended_by[key]
+        due = 0.0 if self.links is None else self.links.due(peer, sum(self._bytes(each).nbytes for each in keys))
+        ready = TensorsReady(self.plan, step, keys, due)
         if self.readers[peer].spec.is_copy:
-            send_parts(self.endpoint, peer, ready, self.writer.memory(sent_tensor(key)).data)
+            send_parts(self.endpoint, peer, ready, self._bytes)
         else:
             self.endpoint.send(peer, ready)
 
+    def _bytes(self, key: str) -> memoryview:
+        return self.writer.memory(sent_tensor(key)).data
+
     def receive(self, step: int, key: str, source: str) -> Array:
-        """Wait for the bell or the reference; return a view of the value, valid until the step ends."""
-        reader = self.readers[peer_of(source)]
-        if self._called(key, lambda: self.arrival(key, source)):
-            return reader.read(sent_tensor(key), self.specs[key].dtype, self.specs[key].shape)
-        return reader.view(sent_tensor(key), self.mailbox.tensor(self.plan, step, key))
+        """Wait for the bell or the message; return a view of the value, valid until the step ends."""
+        if not self._called(key, lambda: self.arrival(key, source)):
+            self.mailbox.take(self.plan, step, key)
+        return self.readers[peer_of(source)].read(sent_tensor(key), self.specs[key].dtype, self.specs[key].shape)
 
     def ring(self, key: str) -> NativeCall | None:
         """Return the call that rings the bell of a transfer in this process's arena; None if there is no bell."""
@@ -153,7 +158,7 @@ class WireRendezvous:
     def _check(self, bell: NDArray[np.int64], what: str, sender: str) -> None:
         """Handle messages while the bell has not rung.
 
-        Raises SecurityError if the sender has counted more runs than this process, or errors of ``Mailbox.tensor``.
+        Raises SecurityError if the sender has counted more runs than this process, or errors of ``Mailbox.take``.
         """
         number, found = int(self._number[0]), int(bell[0])
         if found > number:

@@ -14,7 +14,16 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from runner.engine.cluster.assignment import Assignment, bell_key, feed_sizes, peer_of, receivers, recv_specs, senders
+from runner.engine.cluster.assignment import (
+    Assignment,
+    bell_key,
+    feed_sizes,
+    peer_of,
+    receivers,
+    recv_specs,
+    senders,
+    sent_messages,
+)
 from runner.engine.cluster.emulation import Links
 from runner.engine.cluster.loaded_plan import LoadedPlan
 from runner.engine.cluster.mailbox import WAIT_S, LaunchQueue, Mailbox, QueuedLaunch, Request, StepAbandoned, Stopped
@@ -258,9 +267,9 @@ class Worker:
         readers = {owner: ArenaReader(spec) for owner, spec in assignment.arenas.items() if owner != own_name}
         writer = ArenaWriter(assignment.arenas[own_name])
         specs, targets = recv_specs(assignment.plan), sorted(receivers(assignment.plan))
-        rendezvous = WireRendezvous(
-            plan, self.endpoint, self.mailbox, writer, readers, specs, targets, self.registry, self._links, self.spins
-        )
+        sent = sent_messages(assignment, emulated=self._links is not None)
+        given = (plan, self.endpoint, self.mailbox, writer, readers, specs, targets, sent, self.registry)
+        rendezvous = WireRendezvous(*given, self._links, self.spins)
         wires = wires_of(self._variables.platform, rendezvous)
         executor = DeviceExecutor(
             assignment.plan, self.registry, self._variables, self._arena, wires, check_finite=self._check_finite

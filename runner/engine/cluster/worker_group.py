@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from runner.engine.cluster.arrivals import Arrivals, send_parts
+from runner.engine.cluster.arrivals import Arrivals, send_all_parts
 from runner.engine.cluster.failure_causes import CHECK_S, FailureCauses
 from runner.engine.cluster.joining import HOST, Joined
 from runner.engine.cluster.launchers import Launcher
@@ -75,18 +75,20 @@ class WorkerGroup:
 
         Raises ClusterError after any earlier failure, because the state of the workers is then unknown.
         """
-        with self._sending(worker, message):
+        with self._sending(worker, message.kind):
             self.endpoint.send(worker, message, documents)
 
-    def send_tensor(self, worker: str, ready: messages.TensorReady, data: memoryview) -> None:
-        """Send the bytes of a tensor. Raises the errors of :meth:`send`."""
-        with self._sending(worker, ready):
-            send_parts(self.endpoint, worker, ready, data)
+    def send_tensors(
+        self, worker: str, plan: str, step: int, keys: Sequence[str], memory: Callable[[str], memoryview]
+    ) -> None:
+        """Send the bytes of tensors. memory: returns those of a key. Raises the errors of :meth:`send`."""
+        with self._sending(worker, messages.TensorsPart.kind):
+            send_all_parts(self.endpoint, worker, plan, step, keys, memory)
 
     @contextmanager
-    def _sending(self, worker: str, message: messages.Message) -> Iterator[None]:
+    def _sending(self, worker: str, kind: str) -> Iterator[None]:
         if self._failed:
-            raise ClusterError(f"{message.kind!r} was not sent to {worker}: after an error, start a new session")
+            raise ClusterError(f"{kind!r} was not sent to {worker}: after an error, start a new session")
         with self._mark_failure():
             try:
                 yield
@@ -303,7 +305,7 @@ class WorkerGroup:
             self._resumed_at = now
         self._checked_at = now
         while self.clock() <= now + _DRAIN_S and (received := self._receive(0.0)) is not None:
-            if not isinstance(received.message, messages.Heartbeat | messages.Log | messages.TensorPart):
+            if not isinstance(received.message, messages.Heartbeat | messages.Log | messages.TensorsPart):
                 self._unread.append(received)
         if (death := self.supervisor.failure()) is not None:
             raise self._causes.root_cause(death, self._read)
@@ -344,7 +346,7 @@ class WorkerGroup:
                 if self.supervisor.workers.keys().isdisjoint(self.workers):
                     with open(self._causes.log_of(messages.process_of(received.source)), "a", encoding="utf-8") as file:
                         file.writelines(f"{line}\n" for line in reported_lines(lines))
-            case messages.TensorPart():
+            case messages.TensorsPart():
                 self.arrivals.add(received)
             case messages.Loaded(plan=plan):
                 self.loading.discard((received.source, plan))

@@ -10,5 +10,6 @@ Read in this order:
 * ``plan``: instructions, slots (values) and places (their memory); ``planner``, ``layouts``, ``memory``: the planning.
 * ``program_plans``: the plans of all clients of a program, which use the same layouts of variables.
 * ``program_placement``: the search for the placement of a program.
+* ``tensor_messages``: the messages in which a device sends its tensors.
 * ``transfer_times``: estimates of the transfers in a step.
 """

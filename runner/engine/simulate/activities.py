@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
@@ -30,14 +31,15 @@ class Segment:
     """Consecutive instructions of a device that wait for transfers only before the first, and send only at the end.
 
     waits: keys of the transfers that arrive before the segment. first: index of its first instruction. seconds: the
-    duration of each instruction. sends: the transfers that begin when the segment ends. computes: whether it has an
-    instruction other than transfers and conversions before sends. outside_s: seconds before its first instruction.
+    duration of each instruction. messages: the transfers of each message that leaves when the segment ends. computes:
+    whether it has an instruction other than transfers and conversions before sends. outside_s: seconds before its first
+    instruction.
     """
 
     first: int
     waits: list[str] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    sends: list[Transfer] = field(default_factory=list)
+    messages: list[tuple[Transfer, ...]] = field(default_factory=list)
     computes: bool = False
     outside_s: float = 0.0
 
@@ -46,16 +48,25 @@ class Segment:
         """Seconds of the whole segment."""
         return sum(self.seconds) + self.outside_s
 
+    @property
+    def sends(self) -> Iterator[Transfer]:
+        """The transfers that begin when the segment ends."""
+        return chain.from_iterable(self.messages)
+
     def on(self, device: Callable[[str], str]) -> "Segment":
         """Return the segment with other devices. device: name of a device -> the device that takes its place."""
-        sends = [Transfer(each.key, device(each.source), device(each.destination), each.nbytes) for each in self.sends]
-        return Segment(self.first, self.waits, self.seconds, sends, self.computes, self.outside_s)
+        messages = [
+            tuple(replace(sent, source=device(sent.source), destination=device(sent.destination)) for sent in each)
+            for each in self.messages
+        ]
+        return replace(self, messages=messages)
 
 
 def segments(
     plan: DevicePlan,
     seconds: Callable[[DevicePlan, Instruction], float],
     *,
+    messages: Sequence[tuple[str, ...]] | None = None,
     together: bool = False,
     apart: bool = False,
     outside_s: float = 0.0,
@@ -63,26 +74,32 @@ def segments(
     """Return the segments of a plan, in order; every instruction belongs to one of them.
 
     Conversions of layouts between sends do not separate these sends. seconds: returns the seconds of an instruction of
-    a plan. together: all transfers arrive before the first
-    segment, so that only sends end a segment. apart: a send that takes time ends its segment, so that the next send
-    does not delay its transfer. outside_s: seconds before the first instruction of the plan.
+    a plan. messages: the keys of the transfers in each message (see ``tensor_messages``); None for one message each.
+    together: all transfers arrive before the first segment, so that only sends end a segment. apart: a message that
+    takes time ends its segment, so that the next message does not delay its transfers. outside_s: seconds before the
+    first instruction of the plan.
     """
     found, ended = [Segment(0, outside_s=outside_s)], False
+    ends = None if messages is None else {keys[-1]: keys for keys in messages}
+    sent: dict[str, Transfer] = {}
     for number, instruction in enumerate(plan.instructions):
         receives, sends = instruction.op == "recv", _sends(plan.instructions, number)
         waits = receives and found[-1].computes and not together
-        if waits or ended or (not sends and found[-1].sends):
+        if waits or ended or (not sends and found[-1].messages):
             found.append(Segment(number))
         current, spent = found[-1], seconds(plan, instruction)
         current.seconds.append(spent)
-        ended = apart and instruction.op == "send" and spent > 0.0
+        ended = False
         current.computes |= not receives and not sends
         key = instruction.attributes.get("key", "")
         if receives:
             current.waits.append(key)
         elif instruction.op == "send":
             nbytes = plan.slots[instruction.inputs[0]].spec.nbytes
-            current.sends.append(Transfer(key, plan.device, instruction.attributes["destination"], nbytes))
+            sent[key] = Transfer(key, plan.device, instruction.attributes["destination"], nbytes)
+            if keys := (key,) if ends is None else ends.get(key, ()):
+                current.messages.append(tuple(sent.pop(each) for each in keys))
+                ended = apart and spent > 0.0
     return found
 
 
@@ -241,7 +258,8 @@ class ClientActivities:
                     moved[pair] = before
                 if processed:
                     before = add(_Row(0.0, (before, *processed)))
-                after[receivers[sent[0].key]].append(before)
+                for receiver in dict.fromkeys(receivers[each.key] for each in sent):
+                    after[receiver].append(before)
                 self.arrivals |= dict.fromkeys((each.key for each in sent), before)
         remote = {device: share for device, share in self._shares.items() if share.messages and self.parts.get(device)}
         for device, share in remote.items():
@@ -311,10 +329,10 @@ class ClientActivities:
             for key in each.waits
         }
 
-    def _messages(self, segment: Segment, receivers: Mapping[str, _SegmentKey]) -> list[list[Transfer]]:
+    def _messages(self, segment: Segment, receivers: Mapping[str, _SegmentKey]) -> Sequence[Sequence[Transfer]]:
         """Return the transfers of each message that a segment sends."""
         if self._message_s or self._shares or self._serial:
-            return [[each] for each in segment.sends]
+            return segment.messages
         found: dict[_SegmentKey, list[Transfer]] = {}
         for each in segment.sends:
             found.setdefault(receivers[each.key], []).append(each)

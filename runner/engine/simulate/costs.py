@@ -5,13 +5,14 @@ traffic, whichever is longer.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner.engine.compile.cost import RESIDENT, Seconds
 from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.compile.program import Client
+from runner.engine.compile.tensor_messages import tensor_messages
 from runner.engine.graph import op as op_table
 from runner.engine.graph.device import GPU, Device
 from runner.engine.graph.graph import Graph
@@ -72,8 +73,9 @@ class Costs:
 
     profile: None for the roofline model alone. threads: kernel threads of the process. data: name of the dataset, as
     in the profile. remote: whether the devices are separate processes, so that sends and receives are messages.
-    queued: whether all messages are messages of ZeroMQ. origins: origin (see ``profile.ORIGINS``) -> seconds of all
-    estimates so far.
+    queued: whether all messages are messages of ZeroMQ. sent: device -> keys of the transfers in each of its messages;
+    None if each transfer is one message, as with doorbells. joined: keys of the transfers whose message has a later
+    tensor, which has the cost of the message. origins: origin (see ``profile.ORIGINS``) -> seconds of all estimates.
     """
 
     kind: DeviceKind
@@ -82,6 +84,8 @@ class Costs:
     data: str = ""
     remote: bool = True
     queued: bool = False
+    sent: Mapping[str, Sequence[tuple[str, ...]]] | None = None
+    joined: Collection[str] = ()
     origins: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -91,9 +95,21 @@ class Costs:
             return None
         return self.profile.queued if self.queued else self.profile.messages
 
-    def of(self, client: Client) -> "Costs":
-        """Return the costs of a client, which adds to the same sums; clients that run concurrently queue messages."""
-        return replace(self, queued=self.queued or client.deferred)
+    def of(self, client: Client, plans: Mapping[str, DevicePlan]) -> "Costs":
+        """Return the costs of a client, which adds to the same sums; clients that run concurrently queue messages.
+
+        plans: device -> the client's plan.
+        """
+        queued, is_measured = self.queued or client.deferred, self.messages is not None
+        if is_measured and not queued:
+            return self
+        shares_memory = is_measured and not self.queued
+        sent = {
+            device: tensor_messages(plan, deferred=client.deferred, shares_memory=lambda _: shares_memory)
+            for device, plan in plans.items()
+        }
+        joined = {key for each in sent.values() for keys in each for key in keys[:-1]}
+        return replace(self, queued=queued, sent=sent, joined=joined)
 
     def seconds(self, plan: DevicePlan, instruction: Instruction) -> float:
         """Return the seconds of an instruction, and add them to the seconds of their origin."""
@@ -119,11 +135,12 @@ class Costs:
 
     def _message_s(self, plan: DevicePlan, instruction: Instruction, messages: MessageCosts) -> float:
         """Return the seconds that a thread spends on a message; a sent tensor outside a wire is copied into one."""
+        is_last = instruction.attributes["key"] not in self.joined
         if instruction.op == "recv":
-            return 1e-6 * messages.receive
+            return 1e-6 * messages.receive if is_last else 0.0
         (slot,) = instruction.inputs
         copied = 0 if plan.places[slot].wire is not None else plan.slots[slot].spec.nbytes
-        return 1e-6 * messages.send + 1e-9 * copied / messages.copy_gbyte_per_s
+        return (1e-6 * messages.send if is_last else 0.0) + 1e-9 * copied / messages.copy_gbyte_per_s
 
     def _counted(self, found: Estimate) -> float:
         self.origins[found.origin] = self.origins.get(found.origin, 0.0) + found.seconds

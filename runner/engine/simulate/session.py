@@ -303,19 +303,22 @@ class SimulatedSession(Clients):
     def _original(self, client: Client) -> ClientActivities:
         """Return the activities of a planned client, which its copies share."""
         if client.name not in self._originals:
+            plans = self._planned.plans(client.signature)
+            costs_of = {kind: costs.of(client, plans) for kind, costs in self.costs.items()}
             parts = {
                 device: segments(
                     plan,
                     costs.seconds,
+                    messages=None if costs.sent is None else costs.sent[device],
                     together=client.deferred,
                     apart=costs.profile is not None,
                     outside_s=costs.outside_s(client, plan),
                 )
-                for device, plan in self._planned.plans(client.signature).items()
-                for costs in (self._costs(device).of(client),)
+                for device, plan in plans.items()
+                for costs in (costs_of[self._group(device).kind],)
             }
             shares = {
-                device: replace(share, messages=self._costs(device).of(client).messages)
+                device: replace(share, messages=costs_of[self._group(device).kind].messages)
                 for device, share in self._shares.items()
             }
             self._originals[client.name] = ClientActivities(

@@ -15,7 +15,6 @@ from runner.engine.cluster.mailbox import (
 )
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import Received
-from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.errors import ClusterError, SecurityError
 from tests.engine.cluster.transport.conftest import identity
 from tests.engine.cluster.transport.fake_network import FakeEndpoint, FakeNetwork, Faults
@@ -38,12 +37,9 @@ class Inbox:
         endpoint.connect("worker-0")
         return endpoint
 
-    def tensor(
-        self, number: int = 0, *, step: int = 0, plan: str = "p", key: str = "a", source: int = 1, due: float = 0.0
-    ) -> None:
-        """Send a tensor reference whose offset in the sender's arena is ``number``."""
-        reference = ArenaTensor("uint8", (1,), "arena", number, 1, 1)
-        self._peers[f"worker-{source}"].send("worker-0", messages.TensorReady(plan, step, key, reference, due))
+    def tensor(self, *keys: str, step: int = 0, plan: str = "p", source: int = 1, due: float = 0.0) -> None:
+        """Announce tensors; without keys, announce ``a``."""
+        self._peers[f"worker-{source}"].send("worker-0", messages.TensorsReady(plan, step, keys or ("a",), due))
 
     def send(self, *sent: messages.Message) -> None:
         for message in sent:
@@ -54,19 +50,19 @@ class Inbox:
         received = [self.mailbox.next(1.0) for _ in range(reads)]
         return [each.received.message for each in received if each is not None]
 
-    def take(self, step: int = 0) -> int:
-        """Receive the tensor ``a`` and return the ``number`` with which it was sent."""
-        return self.mailbox.tensor("p", step, "a").offset
+    def take(self, step: int = 0) -> None:
+        """Receive the tensor ``a``."""
+        self.mailbox.take("p", step, "a")
 
 
 def test_early_tensors_are_stored_until_their_step_receives_them() -> None:
     inbox = Inbox()
     for step in range(3):
-        inbox.tensor(step + 7, step=step)
+        inbox.tensor(step=step)
         inbox.send(messages.Run("p", step))
         assert inbox.read() == [messages.Run("p", step)]
         assert sorted(inbox.mailbox._tensors) == [("p", "a")]
-        assert inbox.take(step) == step + 7
+        inbox.take(step)
         assert not inbox.mailbox._tensors
 
 
@@ -87,11 +83,11 @@ def test_other_tensors_are_stored_while_waiting() -> None:
     inbox = Inbox(delay_s=1.0)
     inbox.mailbox.expect("p", {"b": "worker-2"})
     inbox.mailbox.expect("q", {"a": "worker-1"})
-    inbox.tensor(1, due=5.0)
-    inbox.tensor(2, plan="q")
+    inbox.tensor(due=5.0)
+    inbox.tensor(plan="q")
     inbox.clock.advance_to(2.0)
-    inbox.tensor(3, key="b", source=2, due=9.0)
-    assert inbox.take() == 1
+    inbox.tensor("b", source=2, due=9.0)
+    inbox.take()
     assert sorted(inbox.mailbox._tensors) == [("p", "b"), ("q", "a")]
     assert inbox.clock.now == 5.0
 
@@ -140,7 +136,7 @@ def test_missing_and_due_tensors_are_reported() -> None:
     assert inbox.mailbox.due("p", ("a",)) == 7.0
     assert inbox.mailbox.due("p", ("a", "b")) is None
     assert inbox.mailbox.missing("p", ("a", "b")) == {"b": "worker-2"}
-    inbox.tensor(key="b", source=2, due=3.0)
+    inbox.tensor("b", source=2, due=3.0)
     inbox.read()
     assert inbox.mailbox.due("p", ("a", "b")) == 7.0
 
@@ -156,18 +152,20 @@ STEP_0 = "tensor a of plan p, step 0 from"
     ("send", "receive", "expected"),
     [
         *(
-            (lambda inbox, sent=sent: inbox.tensor(**sent), receive, expected)  # type: ignore[misc]
-            for sent, expected in (
-                ({"source": 2}, f"{STEP_0} worker-2: expected the tensor from worker-1"),
+            (lambda inbox, keys=keys, sent=sent: inbox.tensor(*keys, **sent), receive, expected)  # type: ignore[misc]
+            for keys, sent, expected in (
+                ((), {"source": 2}, f"{STEP_0} worker-2: expected the tensor from worker-1"),
                 (
-                    {"key": "\x1b[2J"},
+                    ("a", "\x1b[2J"),
+                    {},
                     r"tensor \\x1b\[2J of plan p, step 0 from worker-1: no loaded plan receives this tensor",
                 ),
-                ({"plan": "q"}, "tensor a of plan q, step 0 from worker-1: no loaded plan receives this tensor"),
-                ({"due": messages.LONGEST_WAIT_S + 1}, f"{STEP_0} worker-1: due in 201 s, expected at most 200"),
+                ((), {"plan": "q"}, "tensor a of plan q, step 0 from worker-1: no loaded plan receives this tensor"),
+                ((), {"due": messages.LONGEST_WAIT_S + 1}, f"{STEP_0} worker-1: due in 201 s, expected at most 200"),
             )
             for receive in (READ, TAKE)
         ),
+        (lambda i: i.tensor("a", "a"), READ, f"{STEP_0} worker-1: the previous tensor has not been used yet"),
         (lambda i: (i.tensor(), i.tensor()), READ, f"{STEP_0} worker-1: the previous tensor has not been used yet"),
         (lambda i: (i.tensor(), i.tensor(step=1)), READ, "step 1 from worker-1: the previous tensor has not been"),
         (lambda i: i.tensor(step=4), lambda i: i.take(5), "'a' from worker-1 is for step 4, expected step 5"),
@@ -191,7 +189,7 @@ def test_missing_tensor_is_reported_after_the_limit(others: int) -> None:
     inbox = Inbox(0.0, longest_s=2 * RECEIVE_LIMIT_S)
     for other in range(others):
         inbox.mailbox.expect("q", {str(other): "worker-2"})
-        inbox.tensor(plan="q", key=str(other), source=2)
+        inbox.tensor(str(other), plan="q", source=2)
     with pytest.raises(ClusterError, match="step 7: tensor 'a' did not arrive from worker-1 within 600 s"):
         inbox.take(step=7)
     assert RECEIVE_LIMIT_S < inbox.clock.now < RECEIVE_LIMIT_S + 2
@@ -207,11 +205,12 @@ def test_limit_restarts_after_the_worker_was_suspended(monkeypatch: pytest.Monke
         monkeypatch.setattr(endpoint, "receive", receive)
         inbox.clock.advance(2 * RECEIVE_LIMIT_S)
         inbox.network.faults = Faults(delay_s=(5.0, 5.0))
-        inbox.tensor(3)
+        inbox.tensor()
         return None
 
     monkeypatch.setattr(endpoint, "receive", wait)
-    assert inbox.take() == 3
+    inbox.take()
+    assert inbox.clock.now > 2 * RECEIVE_LIMIT_S
 
 
 @pytest.fixture
@@ -274,7 +273,7 @@ def test_tensor_that_arrived_but_was_not_read_is_not_late(inbox: Inbox, queue: L
     """A worker reads no messages while it runs other steps."""
     step = launch(queue, "a", "b")
     for source, key in enumerate("ab", 1):
-        inbox.tensor(step=3, key=key, source=source)
+        inbox.tensor(key, step=3, source=source)
     inbox.clock.advance_to(2 * RECEIVE_LIMIT_S)
     inbox.send(messages.Launch("p", 4))
     assert queue.first() == (step, 0.0)

@@ -375,7 +375,7 @@ def test_worker_that_cannot_reach_another_one_waits_for_the_recovery(fed: Virtua
     fed.network.kill("worker-1")
     fed.send(messages.Run("run", 1), ["worker-0"])
     failed = fed.answers(messages.Failed, ["worker-0"])["worker-0"]
-    assert "could not send 'tensor' to worker-1: the peer has ended" in failed.text
+    assert "could not send 'tensors' to worker-1: the peer has ended" in failed.text
     fed.network.present.add("worker-1")
     recover(fed)
     expect_step_2(fed)

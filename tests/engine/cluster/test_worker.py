@@ -13,7 +13,6 @@ from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, Mailbox
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import decode_document
 from runner.engine.cluster.transport.heartbeat import DEFAULT_LIMITS_S, Progress
-from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.engine.cluster.worker import Worker
 from runner.engine.graph.device import worker_device
 from runner.engine.run.executor import DeviceExecutor
@@ -261,7 +260,7 @@ def test_violation_before_setup_is_fatal(start: Start, message: messages.Message
 
 Break = Callable[[VirtualCluster], object]
 WORKER_0 = ["worker-0"]
-STRAY = messages.TensorReady("run", 0, "key", ArenaTensor("uint8", (1,), "arena", 0, 1, 1))
+STRAY = messages.TensorsReady("run", 0, ("key",))
 
 
 def send(message: messages.Message, *documents: object) -> Break:
@@ -311,7 +310,7 @@ FAILURES: list[tuple[Break, tuple[str, int], str]] = [
         ("ClusterError", 7),
         f"step 0: tensor 'away:0->{worker_device(0)}' did not arrive from worker-1 within 600 s",
     ),
-    (kill_peer, ("ClusterError", 7), "could not send 'tensor' to worker-1: the peer has ended"),
+    (kill_peer, ("ClusterError", 7), "could not send 'tensors' to worker-1: the peer has ended"),
 ]
 VIOLATIONS: list[tuple[Break, str]] = [
     (send(messages.Setup(), SETUP), "second setup refused: expected one setup"),

@@ -23,9 +23,7 @@ from runner.engine.cluster.transport.messages import (
     Log,
     Run,
     Shutdown,
-    TensorReady,
 )
-from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.errors import ClusterError, Interrupted, NonFiniteLossError, NumericError, RunnerError, WorkerLostError
 from tests.engine.cluster.stage import WORKERS, Stage
@@ -422,8 +420,7 @@ def test_nothing_is_sent_after_an_error(ready: Stage, break_off: Callable[[Stage
     expected = "'run' was not sent to worker-1: after an error, start a new session"
     with pytest.raises(ClusterError, match=expected):
         ready.group.send("worker-1", Run("p", 1))
-    tensor = TensorReady("p", 1, "x", ArenaTensor("uint8", (1,), "arena", 0, 1, 1))
-    with pytest.raises(ClusterError, match="'tensor' was not sent to worker-1: after an error, start a new session"):
-        ready.group.send_tensor("worker-1", tensor, memoryview(b"1"))
+    with pytest.raises(ClusterError, match="'part' was not sent to worker-1: after an error, start a new session"):
+        ready.group.send_tensors("worker-1", "p", 1, ["x"], lambda key: memoryview(b"1"))
     ready.group.shut_down()
     assert ready.heard("worker-1") == []

@@ -42,11 +42,11 @@ def moved(device: str) -> str:
 def parts_on(worker: str) -> dict[str, list[Segment]]:
     """Return a client: a worker sends tensors to two servers, which answer."""
     first, second = SERVERS
-    sends = [Transfer("a", worker, first, 4_000), Transfer("b", worker, second, 6_000)]
-    answers = [Transfer(key, second, worker, 7_000) for key in ("d", "e")]
+    sends = [(Transfer("a", worker, first, 4_000),), (Transfer("b", worker, second, 6_000),)]
+    answers = [(Transfer(key, second, worker, 7_000),) for key in ("d", "e")]
     return {
         worker: [Segment(0, [], [0.5e-3], sends, True), Segment(3, ["c", "d", "e"], [0.25e-3], [], True)],
-        first: [Segment(0, ["a"], [0.125e-3], [Transfer("c", first, worker, 5_000)], True)],
+        first: [Segment(0, ["a"], [0.125e-3], [(Transfer("c", first, worker, 5_000),)], True)],
         second: [Segment(0, ["b"], [0.1e-3, 0.2e-3], answers, True)],
     }
 

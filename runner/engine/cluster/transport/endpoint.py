@@ -79,7 +79,7 @@ SEND_TIMEOUT_S = 0.05  # ``Limits.send_timeout_s`` on one host, where the connec
 
 @dataclass(frozen=True)
 class Received:
-    """One admitted message with its sender and its frames: one document, the bytes of a tensor part, or none."""
+    """One admitted message with its sender and its frames: one document, bytes of tensors, or none."""
 
     source: str
     message: Message
@@ -101,9 +101,9 @@ class Endpoint(Protocol):
         """Connect to ``peer`` and send hello; raises ClusterError if no process answers within the connect time-out."""
 
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
-        """Queue a message for a connected peer. The frames are copied, unless the message is a ``TensorPart``.
+        """Queue a message for a connected peer. The frames are copied, unless the message is a ``TensorsPart``.
 
-        The bytes of a ``TensorPart`` must not change until the receiver has finished the step. Raises ClusterError if
+        The bytes of a ``TensorsPart`` must not change until the receiver has finished the step. Raises ClusterError if
         the peer is gone or accepts no message in time, ValueError if message or frames violate the schema.
         """
 

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.errors import RunnerError
-from runner.system.schema import Integer, ListOf, MapOf, Number, OneOf, Record, Text
+from runner.system.schema import Integer, ListOf, MapOf, Number, OneOf, Text
 from runner.system.text import ascii_only
 
 MASTER_ROLE = "master"
@@ -89,7 +88,8 @@ MAX_NAME = 512
 MAX_ERROR_TEXT = 4096
 MAX_LANES = 16
 FRAME_BYTES = 256 * 2**10  # most bytes in one frame, so that a frame is encrypted while others are sent
-PART_BYTES = 4 * FRAME_BYTES  # most bytes of a tensor in one message
+PART_BYTES = 4 * FRAME_BYTES  # most bytes of tensors in one message
+MOST_TENSORS = 64  # most tensors in one message
 LONGEST_WAIT_S = 200.0  # longest delay in seconds that a message may request; shorter than the limit for a stuck step
 MOST_STEPS = 32  # largest number of steps that the master requests by one message
 
@@ -101,7 +101,7 @@ MASTERS = (MASTER_ROLE,)
 Index = Annotated[int, Integer()]
 Step = Annotated[int, Integer()]
 PlanId = Annotated[str, Text(64)]
-Name = Annotated[str, Text(MAX_NAME)]
+Keys = Annotated[tuple[str, ...], ListOf(Text(MAX_NAME), MOST_TENSORS, 1)]
 Section = Annotated[str, OneOf(SECTIONS)]
 Facts = Annotated[Mapping[str, str], MapOf(Text(MAX_NAME), Text(MAX_NAME), 300)]
 Numbers = Annotated[Mapping[str, float], MapOf(Text(MAX_NAME), Number(), 64)]
@@ -113,7 +113,7 @@ KINDS: "dict[str, type[Message]]" = {}  # the message class of each kind
 class Message:
     """The base of all messages. senders: roles that may send this kind.
 
-    has_document: whether a frame follows the header: a document or, for :class:`TensorPart`, bytes of a tensor.
+    has_document: whether a frame follows the header: a document or, for :class:`TensorsPart`, bytes of tensors.
     """
 
     kind: ClassVar[str]
@@ -275,32 +275,31 @@ class Time(Message, kind="time", senders=DEVICE_ROLES):
 
 
 @dataclass(frozen=True)
-class TensorReady(Message, kind="tensor", senders=(MASTER_ROLE, *DEVICE_ROLES)):
-    """A reference to the value of a send node, for the recv node with the same (plan, step, key).
+class TensorsReady(Message, kind="tensors", senders=(MASTER_ROLE, *DEVICE_ROLES)):
+    """The notice that tensors are in the sender's arena, in the slots that the plan gives to their keys.
 
-    due: earliest time of delivery in seconds of CLOCK_MONOTONIC, which all processes of a machine share; 0 for no
-    delay. The receiver rejects a time more than ``LONGEST_WAIT_S`` in the future.
+    keys: the tensors, for the recv nodes with the same plan, step and key. due: earliest time of delivery in seconds of
+    CLOCK_MONOTONIC, which all processes of a machine share; 0 for no delay. The receiver rejects a time more than
+    ``LONGEST_WAIT_S`` in the future.
     """
 
     plan: PlanId
     step: Step
-    key: Name
-    reference: Annotated[ArenaTensor, Record(ArenaTensor)]
+    keys: Keys
     due: Annotated[float, Number(low=0.0)] = 0.0
 
 
 @dataclass(frozen=True)
-class TensorPart(Message, kind="part", senders=(MASTER_ROLE, *DEVICE_ROLES), has_document=True):
-    """A part of a tensor for a process that does not share memory with the sender. The frames contain the bytes.
+class TensorsPart(Message, kind="part", senders=(MASTER_ROLE, *DEVICE_ROLES), has_document=True):
+    """A part of the bytes of tensors for a process that does not share memory with the sender, in the frames.
 
-    start: position of the bytes in the tensor, a multiple of ``PART_BYTES``. The parts of one tensor may arrive in any
-    order. The other fields have the same values as in the tensor's :class:`TensorReady`.
+    The bytes of all tensors follow one another in the order of ``keys``. start: position of the part in these bytes, a
+    multiple of ``PART_BYTES``. The parts may arrive in any order. The other fields: see :class:`TensorsReady`.
     """
 
     plan: PlanId
     step: Step
-    key: Name
-    reference: Annotated[ArenaTensor, Record(ArenaTensor)]
+    keys: Keys
     start: Annotated[int, Integer()]
     due: Annotated[float, Number(low=0.0)] = 0.0
 

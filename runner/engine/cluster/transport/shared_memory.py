@@ -2,8 +2,7 @@
 
 An arena belongs to one sending process and one plan. Its file has no name: the master keeps a descriptor, and all other
 processes, including later replacements, open the file through this descriptor. The kernel frees the memory when the
-last descriptor and the last mapping are closed. A tensor is announced by a doorbell in the arena or by a message with a
-reference (arena, offset, length, epoch).
+last descriptor and the last mapping are closed. A doorbell in the arena or a message announces a tensor.
 
 Processes that do not share memory, such as processes on different hosts, hold separate copies of an arena with the same
 layout; the bytes of each tensor are sent over the socket and copied into the receiver's copy.
@@ -28,39 +27,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.errors import ResourceError, SecurityError
-from runner.system.schema import MAX_INTEGER, Integer, ListOf, MapOf, OneOf, Text, Violation
+from runner.system.schema import MAX_INTEGER, Integer, MapOf, Text, Violation
 from runner.system.text import printable
 
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float32", "float64", "bfloat16")
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-MAX_RANK = 8
-
-Dtype = Annotated[str, OneOf(tuple(DTYPES))]
-Shape = Annotated[tuple[int, ...], ListOf(Integer(), MAX_RANK)]
-Count = Annotated[int, Integer()]
-
-
-@dataclass(frozen=True, slots=True)
-class ArenaTensor:
-    """A reference to a tensor whose bytes are in shared memory, in C order.
-
-    ``arena`` is the arena's name, ``offset`` and ``length`` are in bytes, and ``epoch`` is the run's epoch
-    in which the arena was made. Raises :class:`Violation` if the length does not match the shape.
-    """
-
-    dtype: Dtype
-    shape: Shape
-    arena: Annotated[str, Text(128)]
-    offset: Count
-    length: Count
-    epoch: Count
-
-    def __post_init__(self) -> None:
-        expected = nbytes_of(self.dtype, self.shape)
-        if self.length != expected:
-            raise Violation(f"length: {self.length} bytes, but {self.dtype}{list(self.shape)} takes {expected}")
 
 
 def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
@@ -110,7 +83,7 @@ class ArenaSlot:
 class ArenaSpec:
     """The data with which a process opens an arena.
 
-    name: unique in the run, used in references. owner: the peer that writes. epoch: the run's epoch in which the arena
+    name: unique in the run, for error messages. owner: the peer that writes. epoch: the run's epoch in which the arena
     was made. path: the master's descriptor of the file in /proc, or "" if the process does not share the owner's memory
     and has a separate copy. sizes: key -> bytes; :func:`lay_out` derives the offsets.
     """
@@ -197,8 +170,8 @@ class ArenaWriter:
         """Return a slot as a writable array of the slot's size; raises KeyError for an unknown key."""
         return self.memory(key).view(DTYPES[dtype]).reshape(shape)
 
-    def put(self, key: str, array: NDArray[Any]) -> ArenaTensor:
-        """Copy ``array``, of any memory order, into the slot of ``key`` and return the reference for the message.
+    def put(self, key: str, array: NDArray[Any]) -> None:
+        """Copy ``array``, of any memory order, into the slot of ``key``, in C order.
 
         An array computed in the slot is not copied. Raises KeyError for an unknown key, ValueError for a wrong size.
         """
@@ -209,7 +182,6 @@ class ArenaWriter:
         target = self.memory(key).view(DTYPES[dtype]).reshape(array.shape)
         if not (array.flags.c_contiguous and array.ctypes.data == target.ctypes.data):
             np.copyto(target, array)
-        return ArenaTensor(dtype, array.shape, self.spec.name, slot.offset, slot.nbytes, self.spec.epoch)
 
 
 class ArenaReader:
@@ -222,50 +194,25 @@ class ArenaReader:
         self._mapped = _map_file(spec, mmap.PROT_READ)
         self._memory = memoryview(self._mapped).toreadonly()
 
-    def fill(self, key: str, reference: ArenaTensor, start: int, data: memoryview) -> None:
-        """Copy bytes that the owner sent into a copy of the arena. start: position of ``data`` in the tensor.
+    def target(self, key: str) -> memoryview:
+        """Return the writable bytes of a slot in a copy of the arena, for bytes that the owner has sent.
 
-        Raises SecurityError unless the reference points to the slot of ``key`` and the bytes are inside the slot.
+        Raises KeyError for an unknown key, SecurityError if the arena is in shared memory.
         """
-        slot = self._require(key, reference)
+        slot = self._slots[key]
         if not self.spec.is_copy:
             raise SecurityError(
                 f"{self.spec.owner} sent bytes of {printable(key)}, which is in shared memory: expected no bytes"
             )
-        if start + data.nbytes > slot.nbytes:
-            raise SecurityError(
-                f"{self.spec.owner} sent bytes {start} to {start + data.nbytes} of {printable(key)}, which has "
-                f"{slot.nbytes} bytes"
-            )
-        memoryview(self._mapped)[slot.offset + start : slot.offset + start + data.nbytes] = data
+        return memoryview(self._mapped)[slot.offset : slot.offset + slot.nbytes]
 
     def memory(self, key: str) -> NDArray[np.uint8]:
         """Return a slot's read-only bytes, valid once the tensor is announced; raises KeyError for an unknown key."""
         slot = self._slots[key]
         return np.frombuffer(self._memory, np.uint8, slot.nbytes, slot.offset)
 
-    def view(self, key: str, reference: ArenaTensor) -> NDArray[Any]:
-        """Return a read-only view of the tensor of ``key``; ``Rendezvous`` states how long the view is valid.
-
-        Raises SecurityError unless the reference points exactly to this arena's slot of ``key``.
-        """
-        self._require(key, reference)
-        return self.read(key, reference.dtype, reference.shape)
-
-    def _require(self, key: str, reference: ArenaTensor) -> ArenaSlot:
-        """Return the slot of ``key``; raises SecurityError unless the reference points exactly to this slot."""
-        slot = self._slots.get(key)
-        expected = None if slot is None else (self.spec.name, self.spec.epoch, slot.offset, slot.nbytes)
-        actual = (reference.arena, reference.epoch, reference.offset, reference.length)
-        if slot is None or actual != expected:
-            raise SecurityError(
-                f"tensor {printable(key)} of {self.spec.owner}: reference to (arena, epoch, offset, length) "
-                f"{printable(str(actual))}, expected {expected or f'a key of arena {self.spec.name}'}"
-            )
-        return slot
-
     def read(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Return a read-only view of the tensor of ``key`` with this dtype and shape.
+        """Return a read-only view of the tensor of ``key``; ``Rendezvous`` states how long the view is valid.
 
         Raises SecurityError if the bytes do not form this tensor (see :func:`view_bytes`), KeyError for an unknown key.
         """

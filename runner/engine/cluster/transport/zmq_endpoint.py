@@ -21,7 +21,7 @@ from runner.engine.cluster.transport.admission import Admission
 from runner.engine.cluster.transport.curve import USER_ID
 from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, check_frames, decode_header, encode_header
 from runner.engine.cluster.transport.endpoint import Endpoint, Frame, Identity, Limits, Received
-from runner.engine.cluster.transport.messages import DEVICE_ROLES, FRAME_BYTES, Message, TensorPart
+from runner.engine.cluster.transport.messages import DEVICE_ROLES, FRAME_BYTES, Message, TensorsPart
 from runner.engine.cluster.transport.private_directory import check_bind_address, inbox_path
 from runner.engine.cluster.transport.zmq_sockets import HANDSHAKE_MS, Context, Socket, configure_inbox, configure_outbox
 from runner.errors import ClusterError, RunnerError, SecurityError
@@ -81,7 +81,7 @@ class Outbox:
     def send(self, peer: str, message: Message, frames: Sequence[Frame] = ()) -> None:
         """Queue a message for ``peer``; see :class:`~runner.engine.cluster.transport.endpoint.Endpoint`."""
         self._check_thread()
-        if not self._queue(self._lane(peer, message), message, frames, flags=0):
+        if not self._queue(self._lane(peer, message, frames), message, frames, flags=0):
             raise ClusterError(
                 f"{self._identity.name} could not send {message.kind!r} to {peer} within "
                 f"{self._limits.send_timeout_s:g} s: {peer} has ended, or the queue of "
@@ -125,10 +125,10 @@ class Outbox:
         if threading.get_ident() != self._thread:
             raise RuntimeError(f"endpoint {self._identity.name} was used by a thread that did not create it")
 
-    def _lane(self, peer: str, message: Message) -> _Connection:
-        """Return the first connection or, for a large tensor, another connection: the one with the fewest messages."""
+    def _lane(self, peer: str, message: Message, frames: Sequence[Frame]) -> _Connection:
+        """Return the first connection or, for a large part, another connection: the one with the fewest messages."""
         first, *others = self._connections[peer]
-        if not others or not isinstance(message, TensorPart) or message.reference.length <= FRAME_BYTES:
+        if not others or not isinstance(message, TensorsPart) or sum(map(len, frames)) <= FRAME_BYTES:
             return first
         return min(others, key=lambda connection: connection.sequence)
 
@@ -138,7 +138,7 @@ class Outbox:
         cut = [view[start : start + FRAME_BYTES] for view in views for start in range(0, view.nbytes or 1, FRAME_BYTES)]
         header = encode_header(self._identity.envelope(connection.sequence), message)
         try:
-            connection.socket.send_multipart([header, *cut], flags, copy=not isinstance(message, TensorPart))
+            connection.socket.send_multipart([header, *cut], flags, copy=not isinstance(message, TensorsPart))
         except zmq.Again:
             return False
         connection.sequence += 1
@@ -336,7 +336,7 @@ class ZmqEndpoint(Outbox, Endpoint):
         received = self._admission.admit(connection, header, frames, process)
         while self._admission.refused:
             self._refuse(*self._admission.refused.pop())
-        if received is not None and len(received.frames) > 1 and not isinstance(received.message, TensorPart):
+        if received is not None and len(received.frames) > 1 and not isinstance(received.message, TensorsPart):
             return replace(received, frames=(memoryview(b"".join(received.frames)),))
         return received
 

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from runner.engine.cluster.transport import encoding, messages
 from runner.engine.cluster.transport.encoding import decode_document, decode_header, encode_document, encode_header
-from runner.engine.cluster.transport.shared_memory import ArenaTensor
 from runner.errors import SecurityError
 from runner.system.schema import Violation
 
 ENVELOPE = encoding.Envelope(run="run", epoch=3, src="worker-1", seq=7)
-TENSOR = messages.TensorReady("plan", 5, "dense:0", ArenaTensor("float64", (2, 0), "arena", 64, 0, 3), due=1234.5)
+TENSORS = messages.TensorsReady("plan", 5, ("dense:0", "dense:1"), due=1234.5)
 RUN, HEARTBEAT = messages.Run("plan", 5), messages.Heartbeat("step", 5)
 DONE = messages.Done("plan", 5, {"step_s": 0.25, "bytes": 10})
 EXAMPLES: tuple[messages.Message, ...] = (
@@ -40,8 +39,8 @@ EXAMPLES: tuple[messages.Message, ...] = (
     messages.Traced(),
     messages.AskTime(10**12),
     messages.Time(10**12, 7),
-    TENSOR,
-    messages.TensorPart("plan", 5, "key", TENSOR.reference, 0, due=0.5),
+    TENSORS,
+    messages.TensorsPart("plan", 5, TENSORS.keys, 0, due=0.5),
     HEARTBEAT,
     messages.Log("a line"),
     messages.Failed("NumericError", "loss is nan"),
@@ -75,18 +74,19 @@ REFUSED: list[tuple[messages.Message, dict[str, Any], str]] = [
     (HEARTBEAT, {"step": True}, "heartbeat.step: True, expected a whole number"),
     (HEARTBEAT, {"step": 2**63}, "heartbeat.step"),
     (HEARTBEAT, {"\x1b[2Jnew": 1}, r"unknown \['\\\\x1b\[2Jnew'\]"),
-    (TENSOR, {"reference": None}, "tensor.reference: None, expected a map"),
+    (TENSORS, {"keys": [None]}, r"tensors.keys\[0\]: None, expected text"),
 ]
 UNWRITABLE: list[tuple[messages.Message, dict[str, Any], str]] = [
     (HEARTBEAT, {"section": "sleep"}, "heartbeat.section: 'sleep', expected one of setup, load, step, idle"),
     *(
-        (TENSOR, {"due": due}, f"tensor.due: {due}, expected a finite number from 0")
+        (TENSORS, {"due": due}, f"tensors.due: {due}, expected a finite number from 0")
         for due in (-0.5, math.inf, math.nan, True, None)
     ),
     *(
         (RUN, {"delay_s": delay}, f"run.delay_s: {delay}, expected a finite number from 0 up to 200")
         for delay in (-1e-9, 200.5)
     ),
+    *((TENSORS, {"keys": ("x",) * n}, "keys: .*of at least 1 and of at most 64") for n in (0, 65)),
     (DONE, {"stats": {"loss": math.nan}}, r"done.stats\[loss\]: nan, expected a finite number$"),
     (DONE, {"stats": {str(i): 0.0 for i in range(65)}}, "expected a map of at most 64 entries"),
 ]
@@ -139,7 +139,7 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 FIELDS = sorted(
-    {"v", "kind", "run", "epoch", "src", "seq", "reference", "section"}.union(
+    {"v", "kind", "run", "epoch", "src", "seq", "section"}.union(
         *(message_type.__dataclass_fields__ for message_type in messages.KINDS.values())
     )
 )
@@ -186,10 +186,10 @@ DOCUMENT = memoryview(b"x")
     ("message", "frames", "reason"),
     [
         (messages.Load("p"), [DOCUMENT], ""),
-        (TENSOR, [], ""),
+        (TENSORS, [], ""),
         (messages.Load("p"), [], "load: 0 frames of .* expected a document of at most"),
         (messages.Load("p"), [memoryview(bytes(64 * 2**20 + 1))], "expected a document of at most 67108864"),
-        (TENSOR, [DOCUMENT], "tensor: 1 frames, expected none"),
+        (TENSORS, [DOCUMENT], "tensors: 1 frames, expected none"),
     ],
 )
 def test_frames_are_one_document_or_none(message: messages.Message, frames: list[memoryview], reason: str) -> None:

@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
@@ -17,7 +17,7 @@ from runner.engine.cluster.arrivals import Arrivals, send_parts
 from runner.engine.cluster.transport import zmq_sockets
 from runner.engine.cluster.transport.admission import Drop
 from runner.engine.cluster.transport.endpoint import CLOSED_S, ClosedConnections, Keys, Received
-from runner.engine.cluster.transport.messages import PART_BYTES, Hello, Load, Loaded, TensorPart, TensorReady, Welcome
+from runner.engine.cluster.transport.messages import PART_BYTES, Hello, Load, Loaded, TensorsPart, TensorsReady, Welcome
 from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaSpec, ArenaWriter
 from runner.engine.cluster.transport.ticket import new_keys
 from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
@@ -142,7 +142,7 @@ def test_receiver_that_reads_nothing_stops_the_sender(hosts: Hosts, monkeypatch:
     sender, receiver = hosts.endpoint("worker-0"), hosts.endpoint("worker-1", queued_messages=10 * count)
     sender.connect("worker-1", receiver.address)
     memory = bytes(PART_BYTES)
-    part = TensorPart("p", 0, "x", ArenaWriter(spec(PART_BYTES)).put("x", np.zeros(PART_BYTES, np.uint8)), 0)
+    part = TensorsPart("p", 0, ("x",), 0)
 
     def send_all() -> None:
         for _ in range(count):
@@ -234,52 +234,64 @@ def test_refused_process_receives_the_reason_and_another_takes_its_place(hosts: 
     assert next_of(hosts.master).source == "worker-0"
 
 
-def spec(nbytes: int) -> ArenaSpec:
-    return ArenaSpec("p worker-0", "worker-0", 1, "", {"x": nbytes})
+def spec(sizes: Sequence[int]) -> ArenaSpec:
+    """Return the arena of worker 0 with the tensors ``"0"``, ``"1"`` and so on."""
+    return ArenaSpec("p worker-0", "worker-0", 1, "", {str(key): nbytes for key, nbytes in enumerate(sizes)})
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, PART_BYTES, PART_BYTES + 1, 5 * PART_BYTES + 7])
-def test_tensor_arrives_in_parts_over_all_lanes(hosts: Hosts, nbytes: int) -> None:
+PARTS = [[0], [1], [PART_BYTES], [PART_BYTES + 1], [5 * PART_BYTES + 7], [0, 3, 0, PART_BYTES, 2 * PART_BYTES], [7, 0]]
+
+
+@pytest.mark.parametrize("sizes", PARTS)
+def test_tensors_arrive_in_parts_over_all_lanes(hosts: Hosts, sizes: list[int]) -> None:
     sender, receiver = hosts.endpoint("worker-0"), hosts.endpoint("worker-1")
     sender.connect("worker-1", receiver.address)
     assert {next_of(receiver).message.lane for _ in range(LANES)} == set(range(LANES))  # type: ignore[attr-defined]
-    value = np.random.default_rng(nbytes).integers(0, 256, nbytes, np.uint8)
-    writer, reader, arrivals = ArenaWriter(spec(nbytes)), ArenaReader(spec(nbytes)), Arrivals()
-    arrivals.expect("p", {"x": reader})
-    ready = TensorReady("p", 3, "x", writer.put("x", value), due=0.25)
-    send_parts(sender, "worker-1", ready, writer.memory("x").data)
-    found = [arrivals.add(next_of(receiver)) for _ in range(max(1, -(-nbytes // PART_BYTES)))]
+    draw, keys = np.random.default_rng(len(sizes)), tuple(map(str, range(len(sizes))))
+    values = {key: draw.integers(0, 256, nbytes, np.uint8) for key, nbytes in zip(keys, sizes, strict=True)}
+    writer, reader, arrivals = ArenaWriter(spec(sizes)), ArenaReader(spec(sizes)), Arrivals()
+    arrivals.expect("p", dict.fromkeys(keys, reader))
+    for key, value in values.items():
+        writer.put(key, value)
+    ready = TensorsReady("p", 3, keys, due=0.25)
+    send_parts(sender, "worker-1", ready, lambda key: writer.memory(key).data)
+    found = [arrivals.add(next_of(receiver)) for _ in range(max(1, -(-sum(sizes) // PART_BYTES)))]
     assert [each for each in found if each is not None] == [ready]
-    np.testing.assert_array_equal(reader.view("x", ready.reference), value)
+    for key, value in values.items():
+        np.testing.assert_array_equal(reader.memory(key), value)
 
 
-FORGED = {"shape": (2**62,), "length": 2**62}
+REST = f"expected a missing part of 0, 1, step 3, due at 0, with {PART_BYTES} bytes unless"
 
 
 @pytest.mark.parametrize(
     ("change", "nbytes", "source", "expected"),
     [
-        ({"key": "y"}, 9, "worker-0", "tensor y of plan p, step 3: bytes from 0 on came from worker-0, but no loaded"),
-        ({}, 9, "worker-1", "tensor x of plan p, step 3: bytes from 0 on came from worker-1, but no loaded"),
-        ({"step": 4}, PART_BYTES, "worker-0", "step 4: .* a missing part of step 3"),
-        ({"start": PART_BYTES}, 9, "worker-0", f"from {PART_BYTES} on .* a missing part of step 3"),
-        ({}, 9, "worker-0", "in a part of 9 bytes: expected a missing part of step 3"),
-        ({"start": 2 * PART_BYTES}, 8, "worker-0", "sent bytes 2097152 to 2097160 of x, which has 2097159 bytes"),
-        ({"reference": FORGED}, PART_BYTES, "worker-0", rf"reference to .* {2**62}\), expected .* 2097159\)"),
+        (
+            {"keys": ("0", "y")},
+            9,
+            "worker-0",
+            "tensors 0, y of plan p, step 3: bytes from 0 on came from worker-0,",
+        ),
+        ({}, 9, "worker-1", "tensors 0, 1 of plan p, step 3: bytes from 0 on came from worker-1, but no loaded"),
+        ({"step": 4}, PART_BYTES, "worker-0", f"step 4: .* {REST}"),
+        ({"keys": ("0",)}, PART_BYTES, "worker-0", f"tensors 0 of plan .* {REST}"),
+        ({"due": 1.0}, PART_BYTES, "worker-0", REST),
+        ({"start": PART_BYTES}, 9, "worker-0", f"from {PART_BYTES} on .* {REST}"),
+        ({}, 9, "worker-0", f"in a part of 9 bytes: {REST}"),
+        ({"start": 2 * PART_BYTES}, 8, "worker-0", REST),
+        ({"start": 2 * PART_BYTES}, 6, "worker-0", REST),
     ],
 )
-def test_wrong_part_of_a_tensor_is_refused(change: dict[str, Any], nbytes: int, source: str, expected: str) -> None:
-    size = 2 * PART_BYTES + 7
-    arrivals, ready = Arrivals(), ArenaWriter(spec(size)).put("x", np.zeros(size, np.uint8))
-    arrivals.expect("p", {"x": ArenaReader(spec(size))})
-    right = TensorPart("p", 3, "x", ready, PART_BYTES)
+def test_wrong_part_of_tensors_is_refused(change: dict[str, Any], nbytes: int, source: str, expected: str) -> None:
+    sizes = [PART_BYTES + 3, PART_BYTES + 4]
+    arrivals, reader = Arrivals(), ArenaReader(spec(sizes))
+    arrivals.expect("p", {"0": reader, "1": reader})
+    right = TensorsPart("p", 3, ("0", "1"), PART_BYTES)
     assert arrivals.add(Received("worker-0", right, (memoryview(bytes(PART_BYTES)),))) is None
-    fields = {"start": 0} | change
-    if "reference" in change:
-        arrivals.clear()
-        fields["reference"] = replace(ready, **change["reference"])
     with pytest.raises(SecurityError, match=expected):
-        arrivals.add(Received(source, replace(right, **fields), (memoryview(bytes(nbytes)),)))
+        arrivals.add(Received(source, replace(right, **{"start": 0} | change), (memoryview(b"x" * nbytes),)))
+    assert not any(reader.memory(key).any() for key in "01"), "bytes of a refused part were copied"
 
 
 def test_small_tensor_does_not_wait_for_the_large_one_before_it(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,11 +307,11 @@ def test_small_tensor_does_not_wait_for_the_large_one_before_it(hosts: Hosts, mo
     writer = ArenaWriter(ArenaSpec("p worker-0", "worker-0", 1, "", sizes))
     order = []
     for key, nbytes in sizes.items():
-        ready = TensorReady("p", 0, key, writer.put(key, np.zeros(nbytes, np.uint8)))
-        send_parts(sender, "worker-1", ready, writer.memory(key).data)
+        writer.put(key, np.zeros(nbytes, np.uint8))
+        send_parts(sender, "worker-1", TensorsReady("p", 0, (key,)), lambda key: writer.memory(key).data)
     while len(order) < parts + 1:
         message = next_of(receiver).message
-        order += [message.key] if isinstance(message, TensorPart) else []
+        order += message.keys if isinstance(message, TensorsPart) else []
     assert order.index("small") < parts
     # The first lane has sent hello and the small tensor; each other lane has sent hello and every second part of the
     # large tensor.
