@@ -40,7 +40,7 @@ SUBJECTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass
 class Subject:
-    """One running configuration. seconds: times of the timed steps. record: for each step, the workers whose
+    """One running configuration. seconds: durations of the timed steps. record: for each step, the workers whose
     contributions were applied or dropped; empty without backup workers. emulated: description of the emulated network.
     """
 
@@ -64,7 +64,7 @@ class Subject:
 
 
 def measure(rounds: int, steps: int) -> list[Subject]:
-    """Time all configurations in turns, one at a time; each round begins with the next configuration."""
+    """Time all configurations in turns, one at a time. In each round, their order is rotated by one."""
     with ExitStack() as stack:
         subjects = [Subject(name) for name in SUBJECTS]
         for subject in subjects:
@@ -130,6 +130,7 @@ def _shares(record: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for worker in range(WORKERS + 1):
         counted = sum(worker in line["contributors"] for line in record)
-        late = [each["examples"] for line in record for each in line["dropped"] if each["worker"] == worker]
-        rows.append((str(worker), str(counted), str(len(late)), str(sum(late)), str(len(record) - counted - len(late))))
+        dropped = [each["examples"] for line in record for each in line["dropped"] if each["worker"] == worker]
+        rest = len(record) - counted - len(dropped)
+        rows.append((str(worker), str(counted), str(len(dropped)), str(sum(dropped)), str(rest)))
     return markdown(header, rows)

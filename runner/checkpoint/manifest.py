@@ -2,8 +2,7 @@
 
 The file is one JSON document in canonical form: sorted keys, one space of indentation, ASCII, a newline at the
 end. Its field ``manifest_sha256`` is the SHA-256 of the same document without that field. ``decode`` checks the fields,
-encodes them again and compares the bytes, so that a flipped bit anywhere in the file is detected. ``encode`` and
-``decode`` use the same schema.
+encodes them again and compares the bytes, so that a flipped bit anywhere in the file is detected.
 """
 
 import hashlib
@@ -80,10 +79,10 @@ class ShardRecord:
 class CheckpointMeta:
     """The state of the training loop that is stored with the variables and returned on resume.
 
-    config_hash, run_id: identify the configuration and the run, in letters, digits and ``. _ -``. epoch: number of this
-    start of the run, from the run directory (not an epoch of the data). examples: training examples consumed so far.
-    progress: finite numbers from which the loop continues, such as the best metric so far or the seconds spent, under
-    keys that are valid variable names; entry :data:`BEST_STEP` is the step of this or an earlier checkpoint.
+    config_hash, run_id: identify the configuration and the run, in letters, digits and ``. _ -``. epoch: the start of
+    the run that wrote the checkpoint, numbered from 1 (not an epoch of the data). examples: training examples consumed
+    so far. progress: finite numbers from which the loop continues, such as the best metric so far or the seconds spent.
+    Its keys are valid variable names; entry :data:`BEST_STEP` is the step of this or an earlier checkpoint.
     Raises NumericError if a number in ``progress`` is not finite.
     """
 

@@ -16,7 +16,7 @@ from runner.training.comparison import predicted_step_s, verdict
 from runner.training.devices import sums_over_workers
 from runner.training.experiment import Experiment
 from runner.training.layers import LayerRow
-from runner.training.placement import place_text, placement_text
+from runner.training.placement import layer_device_text, placement_text
 
 
 def layer_table(rows: Sequence[LayerRow], experiment: Experiment) -> str:
@@ -26,7 +26,7 @@ def layer_table(rows: Sequence[LayerRow], experiment: Experiment) -> str:
     if experiment.placed is None:
         return text_table(headers, body)
     placement = experiment.placed.placement
-    placed = [(*cells, place_text(placement, row.name)) for row, cells in zip(rows, body, strict=True)]
+    placed = [(*cells, layer_device_text(placement, row.name)) for row, cells in zip(rows, body, strict=True)]
     return text_table((*headers, "device"), placed)
 
 

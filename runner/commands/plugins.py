@@ -17,13 +17,13 @@ def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     references: list[str] = []
     others: list[str] = []
-    waiting = iter(arguments)
-    for argument in waiting:
+    remaining = iter(arguments)
+    for argument in remaining:
         name, given, reference = argument.partition("=")
         if name != OPTION:
             others.append(argument)
             continue
-        reference = reference if given else next(waiting, "")
+        reference = reference if given else next(remaining, "")
         if not reference or reference.startswith("-"):
             raise ConfigError(f"{OPTION}: expected a Python file or module, as in {OPTION} my_model.py")
         references.append(reference)
@@ -33,7 +33,7 @@ def split_plugins(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def install_plugins(references: Sequence[str]) -> dict[str, str]:
     """Load the plugins of the command line, then the plugins of installed packages; see :func:`runner.plugin.install`.
 
-    Returns reference -> SHA-256 of the source for the plugins of this process that another process can load.
+    Returns reference -> SHA-256 of the source, for those plugins of this process that another process can load.
     """
     wanted = [*references, *_installed()]
     if not wanted:
@@ -48,7 +48,7 @@ def install_plugins(references: Sequence[str]) -> dict[str, str]:
 def require_session_classes(run_dir: Path, given: Collection[str] = ()) -> None:
     """Raise ConfigError if a run's configuration names classes of a Python session that this process does not have.
 
-    given: the references of classes that the caller has in addition to installed plugins.
+    given: references of classes that the caller passed, in addition to the plugins of this process.
     """
     from runner.plugin import provenance
     from runner.plugin.session import OPTION_CLASS

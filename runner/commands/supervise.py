@@ -1,7 +1,7 @@
 """``runner --supervise ...``: watch a training run in a separate process, and restart its master if it is killed.
 
 The new master continues from the newest checkpoint, as ``runner resume=DIR`` does. The watching process composes the
-configuration once, to know the run's directory and ``train.restarts``.
+configuration once, to find the run's directory and ``train.restarts``.
 """
 
 import logging
@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from runner.checkpoint.layout import committed
 from runner.commands.plugins import OPTION
@@ -33,7 +34,7 @@ from runner.training.restart_budget import RestartBudget
 log = logging.getLogger(__name__)
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
-_REQUESTS = (-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)
+_REQUESTS = (-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP)  # exit codes of a master that was stopped on request
 _UNEXPECTED = 1  # Python's exit code after an unhandled exception
 
 
@@ -62,7 +63,7 @@ def supervise(arguments: Sequence[str], references: Sequence[str], *, options: S
     return _Watch(run_dir, first, again, RestartBudget(config.train.restarts, run_dir)).run()
 
 
-def _refuse_batch(jobs: Sequence[hydra_app.Job]) -> list[float]:
+def _refuse_batch(jobs: Sequence[hydra_app.Job]) -> NoReturn:
     raise ConfigError(
         f"{SUPERVISE_OPTION} watches one run; leave it out of a sweep, which `runner sweep resume DIR` continues"
     )
@@ -70,7 +71,11 @@ def _refuse_batch(jobs: Sequence[hydra_app.Job]) -> list[float]:
 
 @dataclass
 class _Watch:
-    """The supervision of one run. begin, resume: the commands that start the run and continue it."""
+    """The supervision of one run.
+
+    begin, resume: the commands that start the run and continue it. requested: the signal that asked this process to end
+    the run. process: the newest master.
+    """
 
     run_dir: Path
     begin: Sequence[str]

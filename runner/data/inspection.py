@@ -21,10 +21,11 @@ _BATCHES = 3
 
 
 def inspection(settings: DatasetSettings, seed: int, batch_size: int, sheet: Path | None = None) -> str:
-    """Return a text about a dataset; some train batches are made to measure the input stages.
+    """Return a description of a dataset; the times of the input stages are measured with a few train batches.
 
     sheet: file for a picture of distorted train images, see :func:`contact_sheet`. Raises DataError if the data cannot
-    be read, ConfigError if ``sheet`` is given for examples other than images, ResourceError if it cannot be written.
+    be read, ConfigError if ``sheet`` is given for examples other than images, ResourceError if the file cannot be
+    written.
     """
     facts, dataset = limited_facts(settings), load_limited(settings)
     with closing(pipeline_of(settings, dataset, seed=seed, batch_size=batch_size, dtype="float32")) as pipeline:
@@ -38,7 +39,7 @@ def inspection(settings: DatasetSettings, seed: int, batch_size: int, sheet: Pat
 
 
 def stage_lines(settings: DatasetSettings, seed: int, batch_size: int) -> list[str]:
-    """Return lines on the rate of the input pipeline and the time of each stage, measured with a few train batches.
+    """Return lines with the rate of the input pipeline and the time of each stage, measured with a few train batches.
 
     Raises DataError if the data cannot be read.
     """
@@ -93,10 +94,10 @@ def _stages(pipeline: Pipeline, batch_size: int) -> Iterator[str]:
 def contact_sheet(pipeline: Pipeline, shape: tuple[int, ...], dataset: Dataset) -> bytes:
     """Return a PNG picture with one row of views for each of a few train examples.
 
-    The first column is the image as in evaluations. The other columns are the images that training would draw at one
-    position of the stream in different steps. Raises ConfigError unless examples are images (1 or 3, H, W).
+    The first column is the image as in evaluations. The other columns are the same image, distorted as training would
+    distort it in different steps. Raises ConfigError unless examples are images (1 or 3, H, W).
     """
-    from PIL import Image  # most runs write no pictures
+    from PIL import Image  # imported here, because most runs write no pictures
 
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise ConfigError(f"--sheet: expected examples that are images of 1 or 3 channels, found shape {shape}")

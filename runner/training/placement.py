@@ -71,7 +71,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class PlacedProgram:
-    """A program with its placement. seconds: the function for the execution time of a node in simulated steps."""
+    """A program with its placement. seconds: returns the execution time of a node in simulated steps."""
 
     program: Program
     placement: Placement
@@ -108,7 +108,7 @@ def placement_text(placement: Placement) -> str:
     return "\n".join(lines)
 
 
-def place_text(placement: Placement, layer: str) -> str:
+def layer_device_text(placement: Placement, layer: str) -> str:
     """Return a layer's device, the number of devices over which it is sharded, or both; "-" if there is neither."""
     shards = [shard for shard in map(shard_of, placement.layers) if shard is not None and shard[0] == layer]
     own = [placement.layers[layer]] if layer in placement.layers else []
@@ -116,7 +116,7 @@ def place_text(placement: Placement, layer: str) -> str:
 
 
 def _seconds_of_nodes(costs: str | None, program: Program, cluster: Cluster, kernels: Registry) -> Seconds:
-    """Return the function for a node's execution time: from file ``costs`` (``parallelism.costs``) or from formulas."""
+    """Return the function for the execution time of nodes: from formulas, or from file ``costs`` if one is given."""
     if costs is None:
         return node_seconds
     try:

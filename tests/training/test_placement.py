@@ -12,7 +12,7 @@ from runner.errors import ConfigError, SecurityError
 from runner.training.build import build
 from runner.training.comparison import predicted_step_s, verdict
 from runner.training.experiment import Experiment
-from runner.training.placement import Placement, place_text, placement_text, read_layers
+from runner.training.placement import Placement, layer_device_text, placement_text, read_layers
 from tests.small_runs import small_config
 
 MODEL = ("parallelism=model", "parallelism.workers=3")
@@ -61,11 +61,12 @@ def test_shards_of_a_layer_are_kept_with_their_workers(tmp_path: Path) -> None:
     found = experiment(cut)
     shards = {name: device for name, device in placement_of(found).layers.items() if "/" in name}
     assert shards == {f"{layer}/shard_{j}": worker_device(j) for layer in ("fc1", "relu1", "fc2") for j in range(3)}
-    assert place_text(placement_of(found), "fc1") == "split over 3 devices"
-    assert place_text(placement_of(found), "fc2") == f"split over 3 devices, {placement_of(found).layers['loss']}"
-    assert place_text(placement_of(found), "flatten") == placement_of(found).layers["flatten"]
-    assert place_text(placement_of(found), "fc9") == "-"
-    placement_of(found).write(tmp_path / "placement.json")
+    placement = placement_of(found)
+    assert layer_device_text(placement, "fc1") == "split over 3 devices"
+    assert layer_device_text(placement, "fc2") == f"split over 3 devices, {placement.layers['loss']}"
+    assert layer_device_text(placement, "flatten") == placement.layers["flatten"]
+    assert layer_device_text(placement, "fc9") == "-"
+    placement.write(tmp_path / "placement.json")
     again = experiment(cut, f"parallelism.placement={tmp_path / 'placement.json'}")
     assert again.program.graph.nodes == found.program.graph.nodes
     with pytest.raises(ConfigError, match="unknown layers fc1/shard_0"):

@@ -51,17 +51,17 @@ class Launcher(Protocol):
 
     @property
     def spares(self) -> int:
-        """Number of spare processes, which :meth:`start` starts after the workers, and again after one was used."""
+        """Number of spare processes. They are started after the workers; each one that is used is replaced."""
 
     def listen(self, directory: Path) -> str:
         """Return the address of the master's inbox. directory: the private directory of the run."""
 
     def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
-        """Start processes, or print the commands for it.
+        """Start processes, or print the commands that start them.
 
         The first call starts all workers and parameter servers. Later calls start either replacements or spare
         processes. tickets: process name -> ticket. address: address of the master's inbox. directory: as in
-        :meth:`listen`. hosts: process name -> host on which the process runs or, for lost ones, ran last; empty at the
+        :meth:`listen`. hosts: process name -> host of the process (for a lost process, its last host); empty at the
         first call. Raises ResourceError if a process cannot be started; ClusterError if no host has room for one.
         """
 
@@ -70,7 +70,7 @@ class Launcher(Protocol):
         return ""
 
     def exchange(self, worker: str, spare: str) -> None:
-        """Note that a spare process is now ``worker``, and that the next ``spare`` may be started in its place."""
+        """Record that process ``spare`` is now ``worker``; the next ``spare`` may run on the lost worker's host."""
         return
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class RemoteLauncher(Launcher):
 
 @dataclass(frozen=True, kw_only=True)
 class HostsLauncher(RemoteLauncher):
-    """Prints the command that the user types, or a script runs, on each host.
+    """Prints a command for each process, which the user or a script runs on the host of the process.
 
     hosts: host of each process, also of spare processes. keys: folder for the tickets, which the user copies.
     announce: prints a line.

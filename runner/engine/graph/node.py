@@ -54,7 +54,7 @@ class Node:
         object.__setattr__(self, "needed", (*[tensor.node for tensor in self.inputs], *self.control_inputs))
 
     def changed(self, **fields: Any) -> "Node":
-        """Return a copy with other values of some fields.
+        """Return a copy in which some fields are replaced.
 
         This method is faster than ``dataclasses.replace``, which sets each field; passes copy most nodes of a graph.
         """

@@ -65,13 +65,13 @@ def _numpy_function(definition: OpDef, part: Node) -> Callable[..., Any]:
     if function is None:
         raise KernelError(
             f"op {definition.name!r} has no kernel, and op {part.op!r} of its decomposition has no NumPy function: "
-            "register a kernel of one of them"
+            "register a kernel for one of these ops"
         )
     return function
 
 
 def kernels_for(devices: Iterable[Device]) -> Registry:
-    """Return CPU kernels and, if a device is a GPU, GPU kernels; raises ResourceError if GPU or library is missing."""
+    """Return CPU kernels, and GPU kernels if a device is a GPU. Raises ResourceError if GPU or library is missing."""
     for device in devices:
         if device.gpu is not None:
             return load_gpu_kernels(device.use, device.gpu)
@@ -97,7 +97,7 @@ def load_gpu_kernels(use: GpuOptions, home: int) -> Registry:
 
 @cache
 def load_described_kernels() -> Registry:
-    """Return the kernels of the CPU, and GPU kernels that can be planned but not run, because no GPU is opened."""
+    """Return the kernels of the CPU, and GPU kernels for planning only: no GPU is opened, so they cannot run."""
     from runner.kernels.gpu.described import described_gpu
     from runner.kernels.gpu.loading import register_gpus
 

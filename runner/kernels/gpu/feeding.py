@@ -21,7 +21,7 @@ class PinnedStage:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._pinned = runtime.pinned(0)
-        self._left = runtime.event()
+        self._left = runtime.event()  # after the last copy from the pinned memory
 
     def upload(self, value: Array, target: int, stream: Stream) -> None:
         """Enqueue a copy of the value to an address. The value may change after the method returns."""
@@ -72,7 +72,7 @@ class GpuWriter:
         self._buffers: list[_Buffer] = []
 
     def __call__(self, value: Array) -> None:
-        """Copy a value to the target, for later calls: from a buffer if ``ahead`` copied it, else from the host."""
+        """Enqueue a copy of a value to the target: from a buffer if ``ahead`` copied the value, else from the host."""
         if not self._buffers or self._buffers[0].value is not value:
             self._upload(value)
             return

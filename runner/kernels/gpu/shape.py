@@ -120,7 +120,7 @@ def _divided(runtime: Runtime, axis: int, whole: Operand, parts: Sequence[Operan
 def _slice(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCall:
     (x,), (y,) = buffers.inputs, buffers.outputs
     near = strides_of(x)
-    first, apart = _place(attributes["begin"], near), _products(attributes["steps"], near)
+    first, apart = _offset(attributes["begin"], near), _products(attributes["steps"], near)
     return _copied(runtime, y.spec, x, apart, first, y, strides_of(y), 0)
 
 
@@ -128,7 +128,7 @@ def _slice_gradient(runtime: Runtime, attributes: Attributes, buffers: Buffers) 
     (dy,), (dx,) = buffers.inputs, buffers.outputs
     far = strides_of(dx)
     zeros, apart = clear(runtime, dx.spec.nbytes, dx.address), _products(attributes["steps"], far)
-    copied = _copied(runtime, dy.spec, dy, strides_of(dy), 0, dx, apart, _place(attributes["begin"], far))
+    copied = _copied(runtime, dy.spec, dy, strides_of(dy), 0, dx, apart, _offset(attributes["begin"], far))
     return in_order([zeros, copied])
 
 
@@ -136,7 +136,7 @@ def _pad(runtime: Runtime, attributes: Attributes, buffers: Buffers) -> StreamCa
     (x,), (y,) = buffers.inputs, buffers.outputs
     far = strides_of(y)
     zeros = clear(runtime, y.spec.nbytes, y.address)
-    return in_order([zeros, _copied(runtime, x.spec, x, strides_of(x), 0, y, far, _place(attributes["low"], far))])
+    return in_order([zeros, _copied(runtime, x.spec, x, strides_of(x), 0, y, far, _offset(attributes["low"], far))])
 
 
 def _arrange_transpose(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
@@ -183,10 +183,10 @@ def _copied(
     return copy(runtime, itemsize, axes, source.address + first * itemsize, target.address + start * itemsize)
 
 
-def _place(position: Sequence[int], distances: Sequence[int]) -> int:
-    """Return the offset of a position, in elements. distances: the stride of each axis."""
-    return sum(_products(position, distances))
+def _offset(position: Sequence[int], strides_of_axes: Sequence[int]) -> int:
+    """Return the offset of a position, in elements."""
+    return sum(_products(position, strides_of_axes))
 
 
-def _products(numbers: Sequence[int], distances: Sequence[int]) -> list[int]:
-    return [number * distance for number, distance in zip(numbers, distances, strict=True)]
+def _products(numbers: Sequence[int], strides_of_axes: Sequence[int]) -> list[int]:
+    return [number * stride for number, stride in zip(numbers, strides_of_axes, strict=True)]

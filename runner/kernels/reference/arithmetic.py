@@ -15,7 +15,7 @@ from runner.kernels.registry import reference
 
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     **{op: function for op, (_, function) in FUNCTIONS.items()},
-    "pow": lambda x, exponent: np.power(x, exponent),
+    "pow": lambda x, exponent: np.power(x, exponent),  # attributes are passed by name
     "exp": np.exp,
     "log": np.log,
     "log1p": np.log1p,

@@ -1,7 +1,7 @@
 """The passes that make a graph cheaper to run, and their order.
 
-With the reference kernels, and without bfloat16 and NaN, the passes change no bit of the results. With bfloat16,
-fusions omit roundings. If the cluster enables compression, a separate pass compresses transfers.
+With the reference kernels, the passes change no bit of the results, except for NaN and in bfloat16, where fusions omit
+roundings. If the cluster enables compression, a separate pass compresses transfers.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
 """Long short-term memory: in each step, one loop computes the product with the recurrent weights and all gates.
 
-The loop runs over blocks of units. Before the first step, a block's columns of the weights, for all four gates, are
-packed into panels without gaps. The sums of a block and the current part of a panel stay in the first-level cache until
-the gates are computed. Backward, step t first computes the gradient of h[t] from step t + 1, which is dinputs[t + 1] W'
-(W' is W transposed), and then the gradients of the gates.
+The loop runs over blocks of units. Before the first step, the columns of the weights that belong to a block, those of
+all four gates, are packed into panels without gaps. The sums of a block and the current part of a panel stay in the
+first-level cache until the gates are computed. In the backward pass, step t first computes dinputs[t + 1] W', the part
+of the gradient of h[t] that comes from step t + 1 (W' is W transposed), and then the gradients of the gates.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.elementwise import LIBRARY, PRIORITY
 from runner.kernels.cpu.machine_code.instructions import Lanes
-from runner.kernels.cpu.machine_code.recurrent_loops import DTYPE, GATES, vectors_of, write_module
+from runner.kernels.cpu.machine_code.recurrent_loops import DTYPE, vectors_of, write_module
 from runner.kernels.memory import address_of
 from runner.kernels.registry import Registry
 
@@ -23,14 +23,16 @@ def register(registry: Registry) -> None:
     """Add the kernels of lstm and its gradient if the CPU has a fused multiply-add instruction."""
     if not host().multiplies_and_adds:
         return
-    for op, inputs, bind in (("lstm", 4, _bind), ("lstm_gradient", 6, _bind_gradient)):
-        arrange = partial(_arrange, inputs)
+    for op, inputs, weights, bind in (("lstm", 4, 1, _bind), ("lstm_gradient", 6, 2, _bind_gradient)):
+        arrange = partial(_arrange, inputs, weights)
         registry.add(Kernel(op, "cpu", LIBRARY, PRIORITY, frozenset({DTYPE}), arrange, bind))
 
 
-def _arrange(count: int, attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
-    """Arrange ``count`` inputs in C order if the units fill whole vectors."""
-    weights = inputs[1] if count == GATES else inputs[2]
+def _arrange(
+    count: int, position: int, attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers
+) -> Arrangement | None:
+    """Arrange ``count`` inputs in C order if the units fill whole vectors. position: index of the weights."""
+    weights = inputs[position]
     if len(inputs) != count or weights.shape[0] % _lanes() or 0 in inputs[0].shape:
         return None
     return Arrangement(tuple(map(plain, inputs)), tuple(map(plain, outputs)), weights.nbytes)
@@ -58,7 +60,7 @@ def _bind_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Bu
     steps, blocks = dh.spec.shape[0], units // (_lanes() * vectors_of(units, _lanes()))
     calls = [_packed(buffers, weights, panels, turned=True)]
     for step in reversed(range(steps)):
-        # Without a next step, the address is not read.
+        # The last step has no next step; the code for it does not read this address.
         later = dinputs.address if step == steps - 1 else dinputs.entry(step + 1)
         before = c0.address if step == 0 else c.entry(step - 1)
         places = [later, panels, *(each.entry(step) for each in (dh, dc, c, gates, dinputs)), before, dc0.address]

@@ -24,7 +24,7 @@ FEW_ROWS = 4
 """The largest number of rows of dy for which dy W' (W' is W transposed) is computed by :func:`_input_gradient`."""
 
 TURNED_ROWS = range(8, 257)
-"""The numbers of rows of dy for which, if W has at least ``LARGE`` weights, :func:`_turned_product` is used."""
+"""If dy has one of these numbers of rows and W at least ``LARGE`` weights, :func:`_turned_product` computes dy W'."""
 
 TRANSPOSED = "t:"
 """The prefix of the layout tag that describes a matrix in C order as its transpose."""
@@ -63,7 +63,7 @@ Describe = Callable[[Library, Node], Product]
 
 
 def register(registry: Registry, library: Library) -> None:
-    """Add the kernels of this family."""
+    """Add the kernels of matrix products and of the gradient of weights and bias."""
     _add(registry, library, "matmul", _product)
     _add(registry, library, "matmul_fused", _product)
     _add(registry, library, "matmul_bias_gradient", _weight_and_bias_gradient)
