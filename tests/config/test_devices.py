@@ -44,7 +44,7 @@ def test_device_auto_assigns_all_gpus_round_robin_or_the_cpu() -> None:
     here = machine(gpu(0), gpu(1))
     cluster = taken(here, "parallelism.workers=3")
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("auto", "gpu", [0, 1, 0])
-    assert reason(cluster, here) == ("cluster.device=auto uses a GPU if there is one, and there is Big GPU, Big GPU")
+    assert reason(cluster, here) == "cluster.device=auto uses a GPU if there is one, and there is Big GPU, Big GPU"
     cluster = taken(NO_DRIVER)
     assert (cluster.device, cluster.device_taken, cluster.gpus) == ("auto", "cpu", None)
     assert reason(cluster, NO_DRIVER) == "cluster.device=auto has no usable GPU: there is no NVIDIA driver: no libcuda"
@@ -188,7 +188,7 @@ def test_a_run_on_the_cpu_stays_on_the_cpu() -> None:
     stored = fix_machine_values(requested(), 4, lambda: NO_DRIVER)
     here = machine(gpu())
     assert fix_machine_values(stored, 4, lambda: here).cluster.device_taken == "cpu"
-    assert reason(stored.cluster, here) == ("cluster.device=auto found no GPU when the run began; there is Big GPU now")
+    assert reason(stored.cluster, here) == "cluster.device=auto found no GPU when the run began; there is Big GPU now"
 
 
 def test_a_rerun_on_another_machine_uses_and_reports_its_devices() -> None:
@@ -234,6 +234,9 @@ def test_devices_are_described() -> None:
         "up to 13.0",
         "/job:ps/task:0/device:cpu:0": "CPU",
     }
+
+
+def test_a_run_without_assigned_devices_requires_none() -> None:
     require_devices(requested(), NO_DRIVER)
 
 
@@ -252,7 +255,7 @@ def test_every_gpu_is_assigned_once_unless_there_are_more_jobs(gpus: int, jobs: 
     there = [gpu(number) for number in range(gpus)]
     dealt = [[each.number for each in GpuShare(place, jobs).of(there)] for place in range(jobs)]
     assert dealt == expected
-    assert [each.number for each in GpuShare(jobs, jobs).of(there)] == expected[0], "a job too many"
+    assert [each.number for each in GpuShare(jobs, jobs).of(there)] == expected[0], "places count modulo jobs"
     assert ALL_GPUS.of([gpu(3), gpu(5)]) == [gpu(3), gpu(5)]
     assert GpuShare(1, 2).of([gpu(3), gpu(5)]) == [gpu(5)], "shares count positions, not GPU numbers"
 

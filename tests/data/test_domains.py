@@ -24,7 +24,7 @@ def test_every_train_batch_holds_one_domain_in_turn() -> None:
     pipeline = Pipeline(dataset, seed=3, batch_size=20, dtype="float64", val_fraction=0.1)
     domains = dataset.train.domains
     assert domains is not None
-    images = {0: set(), 1: set()}  # type: dict[int, set[bytes]]
+    images: dict[int, set[bytes]] = {0: set(), 1: set()}
     for x, domain in zip(dataset.train["x"], domains, strict=True):
         images[int(domain)].add((x / 16).tobytes())
     for step in range(30):
@@ -35,7 +35,7 @@ def test_every_train_batch_holds_one_domain_in_turn() -> None:
     assert len(dataset.test) == 2 * 359
 
 
-def test_the_order_of_one_domain_is_that_of_its_dataset() -> None:
+def test_a_single_domain_has_the_order_of_its_dataset() -> None:
     one, plain = (
         Pipeline(each.load(), seed=0, batch_size=50, dtype="float32")
         for each in (Domains(name="digits", sources={"a": {"name": "digits"}}), Digits())
@@ -65,7 +65,7 @@ def test_a_streamed_source_is_refused(tmp_path: Path) -> None:
         Domains(sources={"a": streamed}).load()
 
 
-def test_all_images_of_a_domain_are_both_splits(tmp_path: Path) -> None:
+def test_all_images_of_a_domain_are_in_both_splits(tmp_path: Path) -> None:
     for number, name in enumerate(CLASSES.split()[:2]):
         folder = tmp_path / "dslr" / "images" / name
         folder.mkdir(parents=True)

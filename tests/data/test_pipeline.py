@@ -1,4 +1,4 @@
-"""Random augmentation of images, and batches, which depend only on seed, split, step and positions in the batch."""
+"""Batches and random augmentation of images; both depend only on seed, split, step and positions in the batch."""
 
 import itertools
 from typing import Any
@@ -198,7 +198,7 @@ def test_a_validation_split_is_taken_from_train_and_read_like_test():
 
 
 def by_hand(image: NDArray[np.uint8], padding: int, flip: bool, draws: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return one (C, H, W) image after the crop and the reflection that ``draws`` determines."""
+    """Return one (C, H, W) image, cropped and reflected. draws: random numbers for crop row, crop column and mirror."""
     channels, height, width = image.shape
     canvas = np.zeros((channels, height + 2 * padding, width + 2 * padding), np.uint8)
     canvas[:, padding : padding + height, padding : padding + width] = image
@@ -222,7 +222,14 @@ def test_all_crop_positions_and_both_orientations_occur():
     images = np.repeat(image, 600, axis=0)
     varied = Augment(1, True).apply(images, np.random.default_rng(0).random((600, 3)))
     assert len(np.unique(varied.reshape(600, -1), axis=0)) == 3 * 3 * 2
-    Augment(1, True).apply(images[:2], np.array([[0.0, 0.0, 0.0], [1 - 2**-32] * 3]))
+
+
+def test_the_smallest_and_largest_draws_select_the_first_and_last_crop():
+    image = np.arange(1, 10, dtype=np.uint8).reshape(1, 3, 3)
+    draws = np.array([[0.0, 0.0, 0.0], [1 - 2**-32] * 3])
+    first, last = Augment(1, True).apply(np.stack([image, image]), draws)
+    assert first[0].tolist() == [[0, 0, 0], [2, 1, 0], [5, 4, 0]]
+    assert last[0].tolist() == [[5, 6, 0], [8, 9, 0], [0, 0, 0]]
 
 
 def test_padding_must_leave_part_of_the_image_in_every_crop():

@@ -15,10 +15,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Read mutated inputs.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"{', '.join(TARGETS)}; default: all")
     parser.add_argument(
-        "--inputs", type=int, default=1_000_000, help="number of wire messages; other numbers are proportional"
+        "--inputs", type=int, default=1_000_000, help="number of wire messages; other targets read a fraction of it"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--number", type=int, help="read only the input of this number, in this process")
+    parser.add_argument("--number", type=int, help="read only this input of the first target, in this process")
     options = parser.parse_args()
     chosen = options.targets or list(TARGETS)
     if unknown := set(chosen) - TARGETS.keys():

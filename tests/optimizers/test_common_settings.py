@@ -17,8 +17,12 @@ BIASES = {"match": "*/bias", "lr_factor": 2.0}
 NAMES = ["conv1/weights", "conv1/bias", "fc1/weights", "fc1/bias"]
 
 
-def test_krizhevskys_biases_have_twice_the_rate_and_a_schedule_of_their_own() -> None:
-    """The released networks: 0.01 with 250 ** (-1/3) at each quarter; biases 0.02, divided by 10 at half of the run."""
+def test_krizhevskys_biases_have_twice_the_rate_and_a_separate_schedule() -> None:
+    """The settings of the released networks.
+
+    The rate 0.01 is multiplied by 250 ** (-1/3) at each quarter of the run. The rate of biases, 0.02, is divided by 10
+    at half of the run.
+    """
     optimizer = Momentum(lr=0.01, rules=[{**BIASES, "schedule": HALVED}])
     run = Step(boundaries=[0.25, 0.5, 0.75], multiplier=250 ** (-1 / 3))
     (of_biases,) = optimizer.schedules
@@ -67,7 +71,7 @@ def test_a_rule_that_applies_to_no_variable_is_refused(rules: list[Any], message
     Sgd(rules=[BIASES]).require_fitting(NAMES)
     with pytest.raises(ConfigError, match=message):
         Sgd(rules=rules).require_fitting(NAMES)
-    # The rule that bias_lr_factor stands for need not apply.
+    # The rule that bias_lr_factor implies may match no variable.
     Momentum(bias_lr_factor=2.0).require_fitting(["conv1/weights"])
 
 
@@ -189,8 +193,9 @@ TENSORFLOW = (
     *(0.650734878672595, 0.4588476108067695, 0.3879240410564713),
 )
 LAST_AVERAGE = 0.46078155151882694
-"""A variable that starts at 1, after each of the gradients, and its last average, as TensorFlow 2.21 computes them:
-RMSPropOptimizer(0.1, 0.9, momentum=0.9, epsilon=1.0) and ExponentialMovingAverage(0.4, num_updates=global_step)."""
+"""The values of a variable that starts at 1, after the update with each gradient, and its average after the last one.
+Computed by TensorFlow 2.21 with RMSPropOptimizer(0.1, 0.9, momentum=0.9, epsilon=1.0) and
+ExponentialMovingAverage(0.4, num_updates=global_step)."""
 
 
 def test_rmsprop_and_averages_equal_those_of_tensorflow() -> None:

@@ -179,12 +179,12 @@ def test_later_changes_of_configuration_files_have_no_effect(fake_training: Fake
     model.parent.mkdir(parents=True)
     model.write_text("defaults: ['/schema/model/mlp@_here_']\nhidden: [5]\n")
 
-    def vandalise(call: Call) -> None:
+    def change_files(call: Call) -> None:
         model.write_text("hidden: [6]\n" if call.config.seed == 1 else "{broken")
         if call.config.seed == 2:
             raise Interrupted(15)
 
-    fake_training.act = vandalise
+    fake_training.act = change_files
     assert main(["--config-dir", "own", *SWEEP, "model=mine", "seed=1,2,3"]) == 143
     assert main(RESUME) == 143
     fake_training.act = lambda call: None

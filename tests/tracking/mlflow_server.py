@@ -24,6 +24,7 @@ def mlflow_server(folder: Path) -> Iterator[int]:
     port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
     store = {"MLFLOW_BACKEND_STORE_URI": f"sqlite:///{folder}/mlflow.db"}
+    # As a check, the server's working directory has files that it must not import.
     for library in ("mlflow", "random"):
         (folder / f"{library}.py").write_text("raise SystemExit(f'{__file__} was imported in place of a library')\n")
     log = (folder / "server.log").open("w")

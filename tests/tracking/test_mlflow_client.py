@@ -106,7 +106,7 @@ def test_every_key_is_made_acceptable_and_long_keys_stay_distinct(key: str) -> N
     assert _ACCEPTED.fullmatch(safe)
     assert len(safe) <= KEY_LENGTH
     assert safe_key(f"{key * 300}a") != safe_key(f"{key * 300}b")
-    assert safe_key("+a[0],b@c") == "_x2b_a_x5b_0_x5d__x2c_b_x40_c", "their codes"
+    assert safe_key("+a[0],b@c") == "_x2b_a_x5b_0_x5d__x2c_b_x40_c", "codes replace other characters"
 
 
 def test_values_are_truncated_at_the_limits_of_mlflow_and_infinity_becomes_nan() -> None:

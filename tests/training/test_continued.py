@@ -130,7 +130,7 @@ def refuse_to_load(self: Arrays) -> Dataset:
 
 
 def test_user_files_are_read_again_only_for_a_stored_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``require_same_data`` runs before the memory check, so it reads no images. The other comparison runs after it."""
+    """Only ``require_same_normalisation``, which runs after the memory check, reads the images."""
     data = ("data=arrays", f"data.path={write_arrays(tmp_path / 'mine.npz')}", "train.batch_size=4")
     train(tmp_path / "run", *data, "train.steps=2")
     config = small_config(*data)
@@ -200,7 +200,7 @@ def prepared(folder: Path, patch: pytest.MonkeyPatch, config: Config, *, resume:
 
 
 def killed_at_each_operation(folder: Path, monkeypatch: pytest.MonkeyPatch, config: Config) -> Iterator[Path]:
-    """For each file operation that prepares a start, yield a copy of ``folder`` in which a start was killed there.
+    """For each file operation that prepares a start, yield a copy of ``folder`` after a kill at this operation.
 
     The start resumes the run in ``folder``, or begins a run if there is none.
     """
@@ -302,13 +302,13 @@ def test_a_cut_or_mixed_record_is_refused(tmp_path: Path, earlier: list[Config],
 
 @pytest.mark.parametrize("schedule", ["schedule=cosine", 'optimizer.rules=[{match:"*/bias",schedule:{name:cosine}}]'])
 def test_more_steps_change_a_run_only_if_a_learning_rate_depends_on_them(tmp_path: Path, schedule: str) -> None:
-    for settings in (("schedule=constant",), ("schedule=constant", schedule)):
-        earlier = small_config(*BACKED, *settings, "train.steps=2")
-        path = left_by(small_config(*BACKED, *settings), tmp_path, earlier)
-        if len(settings) == 1:
-            preconditions.require_record_of_one_configuration(replaying(path, *settings))
+    constant = (*BACKED, "schedule=constant")
+    path = left_by(small_config(*constant), tmp_path, small_config(*constant, "train.steps=2"))
+    preconditions.require_record_of_one_configuration(replaying(path, "schedule=constant"))
+    dependent = (*constant, schedule)
+    path = left_by(small_config(*dependent), tmp_path, small_config(*dependent, "train.steps=2"))
     with pytest.raises(ConfigError, match=r"config-1\.yaml differs in train\.steps\. No single"):
-        preconditions.require_record_of_one_configuration(replaying(path, *settings))
+        preconditions.require_record_of_one_configuration(replaying(path, "schedule=constant", schedule))
 
 
 def test_a_record_without_its_run_and_one_of_a_run_resumed_without_changes_are_accepted(tmp_path: Path) -> None:

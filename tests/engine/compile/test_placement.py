@@ -175,7 +175,7 @@ def test_two_streams_through_a_chain_of_layers_are_a_pipeline() -> None:
 
 
 def test_tensor_is_sent_to_a_device_once_for_all_its_readers() -> None:
-    """A send of x occupies the device of x for 0.8 ms; with one send per reader, ``rest`` would leave that device."""
+    """A send of x occupies its device for 0.8 ms. With one send per reader, ``rest`` would be placed elsewhere."""
     readers = "; ".join(f"reader{k} = neg(x, on='there')" for k in range(20))
     devices = (Device(HERE, flops_per_s=16e9), Device(THERE, flops_per_s=1e30, bytes_per_s=1e30))
     found = chosen(
@@ -187,7 +187,7 @@ def test_tensor_is_sent_to_a_device_once_for_all_its_readers() -> None:
 
 
 def test_tensor_is_received_once_for_several_readers() -> None:
-    """The device of x is busy, so the readers of x run behind a slow link; only the first reader waits for x."""
+    """The device of x is busy, so the readers of x run on the other device; only the first one waits for the link."""
     busy = "; ".join(f"b{k + 1} = matmul(b{k}, b{k}, on='here')" for k in range(1, 6))
     found = chosen(
         f"""fed = input(200, 200, on='here'); x = neg(fed, on='here'); b1 = matmul(x, x, on='here'); {busy}

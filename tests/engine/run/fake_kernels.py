@@ -146,14 +146,14 @@ def join(calls: Sequence[contract.NativeCall]) -> Callable[[], int]:
 
 
 def refusing(function: Callable[[Array], Any], refuses: Callable[[Array], Any]) -> Callable[[Array], Any]:
-    """Return a function that raises FloatingPointError for arrays that it refuses, and else calls ``function``."""
+    """Return a function that calls ``function``, but raises FloatingPointError if ``refuses`` is true for the array."""
 
-    def picky(value: Array) -> Any:
+    def checked(value: Array) -> Any:
         if refuses(value):
             raise FloatingPointError
         return function(value)
 
-    return picky
+    return checked
 
 
 class _DestructiveCall:
@@ -210,7 +210,7 @@ def _reference(op: str, attributes: Attributes, buffers: Buffers) -> Callable[[S
 
 
 def random_registry(seed: int) -> Registry:
-    """Return fake kernels that request random layouts, which depend only on the seed and the requesting node."""
+    """Return a registry of fake kernels. Their requested layouts are random, but fixed for each seed and node."""
     others = [op for op in kernel_ops() if op != "convert"]
     kernels = [fake_kernel(op, _random_arrange(seed, op), native=_random(seed, op).random() < 0.5) for op in others]
     return fake_registry(*kernels, fake_kernel("convert", converting(VIA_PLAIN)))
@@ -227,11 +227,14 @@ def _random_arrange(seed: int, op: str) -> Arrange:
         manner = draw.choice(["refuse", "follow", "follow", "choose", "choose"])
         if manner == "refuse":
             return None
-        followed = following()(attributes, ins, outs, offered) if manner == "follow" else None
-        inputs, outputs = (
-            tuple(layout(draw.choice((PLAIN, *NOT_PLAIN)), spec) for spec in specs) if chosen is None else chosen
-            for specs, chosen in ((ins, followed and followed.inputs), (outs, followed and followed.outputs))
-        )
+        if manner == "follow":
+            followed = following()(attributes, ins, outs, offered)
+            assert followed is not None
+            inputs, outputs = followed.inputs, followed.outputs
+        else:
+            inputs, outputs = (
+                tuple(layout(draw.choice((PLAIN, *NOT_PLAIN)), spec) for spec in specs) for specs in (ins, outs)
+            )
         may_share = [
             (i, o)
             for i, mine in enumerate(zip(ins, inputs, strict=True))

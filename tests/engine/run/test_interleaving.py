@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from runner.engine.compile.program import Client, Program
-from runner.engine.graph import Graph, Tensor, local_cluster, ops, worker_device
+from runner.engine.graph import Graph, local_cluster, ops, worker_device
 from runner.engine.run.interleaving import Begin, End, Ending, Interleaving, Launched, Recorded, VirtualTime
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.step_driver import Clients, Finished
@@ -18,7 +18,7 @@ from tests.engine.run.launched_programs import SIZE, expect_matching_transfers, 
 
 
 def launched(text: str, step: int = 0) -> Launched:
-    """Parse ``a:x``: a step of client a on device x; or ``p:w>s=4``: device w sends device s 4 bytes (by default 0)."""
+    """Parse a step: ``a:x`` is client a on device x; in ``p:w>s=4``, device w sends 4 bytes (default 0) to device s."""
     client, _, parts = text.partition(":")
     source, sends, rest = parts.partition(">")
     destination, _, nbytes = rest.partition("=")
@@ -211,6 +211,7 @@ def test_interleaving_is_a_function_of_the_seed_and_its_record_replays_it(opened
 def test_launch_run_or_wait_at_a_wrong_time_is_refused(opened: Opened) -> None:
     session = opened()
     expect_misuse_refused(session)
+    # The session can still be used.
     session.finished()
     session.run("save")
 
@@ -246,19 +247,20 @@ def test_feeds_are_checked_and_copied_at_the_launch(opened: Opened) -> None:
     for wrong, got in ((np.ones(3), r"float64\[3\]"), (np.ones(2, "float32"), r"float32\[2\]")):
         with pytest.raises(RunnerError, match=rf"^feed .*: got {got}, expected float64\[2\]$"):
             session.launch("double", feeds={"x": wrong})
-    value = np.ones(2)
-    session.launch("double", feeds={"x": value})
-    value[:] = 5.0
+    x = np.ones(2)
+    session.launch("double", feeds={"x": x})
+    x[:] = 5.0
     assert session.finished().fetches["twice"].tolist() == [2.0, 2.0]
 
 
 def test_deferred_client_whose_parts_wait_for_each_other_is_refused(registry: Registry) -> None:
     graph = Graph()
-    ends = []
+    with graph.device(worker_device(0)):
+        x = there = ops.placeholder(graph, (1,), "float64", name="there")
     for k, op in ((0, ops.identity), (1, ops.exp), (0, ops.neg)):
         with graph.device(worker_device(k)):
-            ends.append(op(graph, ends[-1] if ends else ops.placeholder(graph, (1,), "float64", name="there")))
-    client = Client("round", fetches={"back": ends[-1]}, feeds={"there": (Tensor("there"),)}, deferred=True)
+            x = op(graph, x)
+    client = Client("round", fetches={"back": x}, feeds={"there": (there,)}, deferred=True)
     program = Program(graph, {"round": client}, {}, workers=2)
     expected = "client 'round' is deferred, but .*task:0.* would wait for one another's tensors"
     with (

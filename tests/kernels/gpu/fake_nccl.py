@@ -124,16 +124,16 @@ class FakeCommunicator:
             call = _Call(own, len(own.queue), sendbuf, recvbuf, count, datatype)
             self.world.sums.setdefault(number, {})[self.rank] = call
             self.nccl.log.append((self.rank, count, stream))
-            own.put(partial(self._meet, number))
+            own.put(partial(self._wait_and_sum, number))
             WORKING.notify_all()
 
-    def _meet(self, number: int) -> None:
+    def _wait_and_sum(self, number: int) -> None:
         """Compute the sum for all ranks once all have enqueued it and their earlier work is done."""
         world, calls = self.world, self.world.sums[number]
-        came = WORKING.wait_for(lambda: len(calls) == world.size or number in world.done, PATIENCE_S)
-        assert came, f"sum {number}: only ranks {sorted(calls)} called it"
+        complete = WORKING.wait_for(lambda: len(calls) == world.size or number in world.done, PATIENCE_S)
+        assert complete, f"sum {number}: only ranks {sorted(calls)} called it"
         for call in calls.values():
-            if number not in world.done:
+            if number not in world.done:  # while a stream is drained, another rank may compute the sum
                 call.stream.drain(call.position)
         if number not in world.done:
             world.done.add(number)

@@ -38,7 +38,7 @@ def platform(runtime: EmulatedRuntime) -> GpuPlatform:
 
 
 def operand(platform: GpuPlatform, value: NDArray[np.float32] | float | None = None) -> Operand:
-    """Return GPU memory, with a value if one is given."""
+    """Return an operand in GPU memory. value: its initial value."""
     place = Operand(SPEC, plain(SPEC), platform.allocate(SPEC.nbytes))
     if value is not None:
         platform.writer(place)(np.broadcast_to(np.float32(value), COUNT))
@@ -190,7 +190,7 @@ def test_an_allocation_that_does_not_fit_reports_the_free_bytes(runtime: Emulate
 def test_memory_of_closed_sessions_is_freed_for_the_next(runtime: EmulatedRuntime) -> None:
     class Session:
         def __init__(self) -> None:
-            self.itself = self
+            self.itself = self  # a cycle, which only the garbage collector frees
 
     class FullRuntime(EmulatedRuntime):
         def allocate(self, nbytes: int) -> DeviceMemory:

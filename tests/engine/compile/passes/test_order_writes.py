@@ -91,8 +91,9 @@ def any_order(graph: Graph, rng: np.random.Generator) -> list[str]:
 
 def pass_of(graph: Graph, roots: Roots) -> Rewrite:
     """Run ``order_writes`` as a pass that moves each fetch of an assign node to the assigned value."""
-    moved = {node[0]: order_writes(graph).nodes[node.name].inputs[1] for node in graph if node.op == "assign"}
-    return order_writes(graph), {old: new for old, new in moved.items() if old in roots.fetches}
+    ordered = order_writes(graph)
+    assigned = {node[0]: ordered.nodes[node.name].inputs[1] for node in graph if node.op == "assign"}
+    return ordered, {old: new for old, new in assigned.items() if old in roots.fetches}
 
 
 VARIABLES = "v = weights(2); w = weights(2)"
