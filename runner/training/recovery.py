@@ -10,7 +10,7 @@ If updates are possible without the lost worker, as with backup workers, the run
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -33,9 +33,9 @@ Variables = Mapping[str, NDArray[Any]]
 
 _LEAST_S = 0.1
 _COST = 50
-"""The time after a copy of the variables is at least this many times the duration of a copy.
+"""Smallest ratio of the time between two copies of the variables to the duration of a copy.
 
-The duration is the shortest of the newest ``_COPIES``: a copy that other programs delayed must not delay the next one.
+The shortest of the newest ``_COPIES`` durations counts, so that a copy that was delayed does not delay the next one.
 """
 
 _COPIES = 8
@@ -71,7 +71,7 @@ class _Unfinished:
 
 
 class Recovery:
-    """The recoveries of one run: the newest boundary, the limit of restarts, and their records."""
+    """The recoveries of one run and their records, the newest boundary, and the limit of restarts."""
 
     def __init__(
         self, session: ClusterSession, directory: RunDirectory, record: Record, restarts: int, start: Start
@@ -100,7 +100,7 @@ class Recovery:
 
     def copy(self, progress: Progress) -> None:
         """Fetch and keep the variables. No launched client may be running."""
-        self._session.load("save")  # first, because the first copy would otherwise delay the next ones
+        self._session.load("save")  # outside the measured duration, which delays the next copy
         begun = time.monotonic()
         variables = self._session.run("save")
         ended = time.monotonic()
@@ -155,7 +155,7 @@ class Recovery:
         self._record.rewind(first)
         count = 1 + count_recoveries(self._directory.recoveries_jsonl)
         self._record.metrics(first, {"perf/recoveries": count, "perf/recovery_s": seconds})
-        names = _listed(recovered.replaced)
+        names = f"{', '.join(recovered.replaced)} {'was' if len(recovered.replaced) == 1 else 'were'}"
         began = f"started again in {seconds:.1f} s" if waited else "started again"
         text = (
             f"{lost.worker} {lost.cause} in {steps_text(steps)}: {names} {began} "
@@ -179,7 +179,7 @@ class Recovery:
             facts[_REDONE] = time.monotonic() - self._unfinished.begun
         if facts.get(_REJOINED, 0) is None and not self._session.absent:
             facts[_REJOINED] = done - 1
-            log.info("step %d: %s can take part again", done - 1, _listed(facts["replaced"]))
+            log.info("step %d: %s can take part again", done - 1, ", ".join(facts["replaced"]))
         if None not in (facts[_REDONE], facts.get(_REJOINED, 0)):
             self.close()
             self._session.start_spares()
@@ -195,10 +195,6 @@ class Recovery:
         if self._unfinished is not None:
             append_recovery(self._directory.recoveries_jsonl, self._unfinished.facts)
             self._unfinished = None
-
-
-def _listed(replaced: Sequence[str]) -> str:
-    return f"{', '.join(replaced)} {'was' if len(replaced) == 1 else 'were'}"
 
 
 def recovery_of(
