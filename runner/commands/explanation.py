@@ -57,13 +57,13 @@ def device_lines(experiment: Experiment, found: Found) -> list[str]:
     cluster = experiment.config.cluster
     texts = device_texts({device.name: device.gpu for device in experiment.cluster.devices}, found)
     counts = Counter(texts.values())
-    own = experiment.program.one_process is not None
+    one_process = experiment.program.one_process is not None
     plans = "the fastest, as measured" if cluster.compare_plans else "the first that cuDNN proposes"
     use = [f"float32 products        {'TF32' if cluster.tf32 else 'float32'}", f"plans of convolutions   {plans}"]
-    sums = [f"sums of all_reduce      {sums_text(experiment.config, found, own)}"]
+    sums = [f"sums of all_reduce      {sums_text(experiment.config, found, one_process)}"]
     return [
         f"devices                 {', '.join(f'{count} on {what}' for what, count in counts.items())}; "
-        f"{'in one process' if own else 'one process each'}",
+        f"{'in one process' if one_process else 'one process each'}",
         f"chosen because          {reason(cluster, found)}",
         *(use if cluster.device_taken == GPU else []),
         *(sums if cluster.device_taken == GPU and sums_over_workers(experiment.program) else []),

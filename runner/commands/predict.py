@@ -102,7 +102,7 @@ def predict(
     See :func:`~runner.data.pictures.read_pictures` and :meth:`~runner.data.text.TextSettings.contexts`.
     device: the device on which the network runs. resize: whether to crop and resize images; for a network trained on
     image files, this is always done. Raises DataError if a file does not fit the network, CheckpointError if the
-    checkpoint does not fit it.
+    checkpoint does not.
     """
     data = network.config.data
     facts, task = data.facts(), network.config.task

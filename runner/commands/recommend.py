@@ -25,8 +25,8 @@ from runner.training.simulation import Simulated, hardware_of, simulate, variant
 
 _DESCRIPTION = """\
 Simulate every strategy that can train this model on this cluster, with the variants of its settings and with several
-numbers of workers. The strategies are ranked by the time of an example; the column "updates" has their ranks by the
-time of an update. Strategies make different updates, so the fastest strategy need not be the first to reach an
+numbers of workers. The strategies are ranked by the time per example; the column "updates" has their ranks by the
+time per update. Strategies make different updates, so the fastest strategy need not be the first to reach an
 accuracy."""
 
 _EXAMPLE = "example: runner recommend model=alexnet data=imagenet train.batch_size=128 cluster=k20x8"
@@ -82,7 +82,7 @@ def _counts(text: str) -> list[int]:
 
 
 def worker_counts(hardware: Hardware) -> list[int]:
-    """Return the powers of two up to the number of places (at most 8), and the number of places, without 1."""
+    """Return 2, 4 and 8, up to the number of places, and this number itself if it is 2 to 8."""
     at = hardware.workers.at
     places = MOST_WORKERS if ANY in at else min(MOST_WORKERS, len(list(expanded(at))))
     return sorted({count for count in (2, 4, 8, places) if 1 < count <= places})

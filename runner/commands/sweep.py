@@ -95,8 +95,8 @@ def _require_importable(job: Job) -> None:
 class OptimizedSweep:
     """A sweep whose sweeper chooses each batch of jobs by the results of the earlier jobs.
 
-    Each batch is added to the plan. ended: an exit stack that the caller closes after the last batch, which reports the
-    results and releases the lock.
+    Each batch is added to the plan. ended: an exit stack, which the caller closes after the last batch; the results are
+    then reported, and the lock is released.
     """
 
     def __init__(self, arguments: Sequence[str], ended: ExitStack, *, debug: bool = False, show: bool = True) -> None:

@@ -15,7 +15,7 @@ PENDING_EXIT_CODE = 1
 
 _DESCRIPTION = """\
 If the tracking store is slow or not available when a run ends, the remaining records wait in tracking-spool.jsonl in
-the run directory. This command writes them to the store of the run: in order, each once, with the original end time.
+the run directory. This command writes the records to the run's store: in order, each once, with the original end time.
 A sweep does the same for its jobs when it ends; if that failed, this command also ends the record of the sweep, with
 its tables. Active runs are skipped."""
 

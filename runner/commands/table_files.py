@@ -61,7 +61,7 @@ class TableFiles:
 
 
 class TableReader:
-    """A reader of several tables. It keeps the YAML files of configurations, so that it reads them only once."""
+    """A reader of several tables; each YAML file of a configuration is read only once."""
 
     def __init__(self, config_dir: Path | None = None, results: Path | None = None) -> None:
         """config_dir: folder of the user's YAML files. results: folder of all results; None for the committed ones."""

@@ -146,12 +146,9 @@ def _emulation(config: Config) -> Iterator[str]:
 
 
 def _spares(config: Config) -> Iterator[str]:
-    cluster = config.cluster
-    if not cluster.spares:
-        return
-    chosen = f"cluster.spares={cluster.spares}"
-    if cluster.one_process:
-        yield f"{chosen} with cluster.one_process=true: there is no worker process to replace; use 0"
+    spares = config.cluster.spares
+    if spares and config.cluster.one_process:
+        yield f"cluster.spares={spares} with cluster.one_process=true: there is no worker process to replace; use 0"
 
 
 def _min_workers(config: Config) -> Iterator[str]:

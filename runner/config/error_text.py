@@ -75,7 +75,7 @@ def unknown_option(text: str, path: str, options: Iterable[str]) -> str:
     """Return a message for an option that its group does not have. path: "GROUP/OPTION". text: Hydra's message."""
     group, _, name = path.rpartition("/")
     file = _IN_FILE.match(text)
-    # The command line can choose options of the file's own and nested groups; for these, the file is not named.
+    # The command line can choose options of the file's group and of nested groups; such errors do not name the file.
     place = f"{file[1]}.yaml: " if file and file[2] != group.partition("/")[0] else ""
     hint = _most_similar(name, options) or ("" if group.startswith("hydra") else _OWN_FILES)
     return f"{place}{group}={name}: no such option{hint}\nOptions of {group}: {', '.join(options)}"

@@ -1,4 +1,4 @@
-"""Running Hydra's application and sweeps: jobs are composed in this process, even if a launcher runs them in others."""
+"""Run Hydra's application and sweeps. Jobs are composed in this process, even if they run in other processes."""
 
 import logging
 import sys

@@ -157,7 +157,7 @@ SBATCH_OPTIONS = (
 class LauncherConfig:
     """The program that starts the processes of a run, and their connections; see ``docs/many-machines.md``."""
 
-    kind: str = key(LOCAL, "processes are started by local: the run; hosts: users, on hosts; slurm: srun; ray: Ray")
+    kind: str = key(LOCAL, "processes started by: the run (local), users (hosts), srun (slurm), or Ray (ray)")
     over_tcp: bool = key(False, "kind=local: connect over loopback TCP with CURVE, without shared memory")
     address: str | None = key(
         None,

@@ -1,4 +1,4 @@
-"""The file of endings, with which a run is repeated: the order in which steps began on each device, and ended.
+"""The file of endings, from which a run is repeated: the order in which steps ended, and began on each device.
 
 Line 1 is an :class:`Origin` in JSON. Each later line, ``[client, step, {device: turn}]``, is one ended step of a client
 started with ``launch`` (see ``step_driver``). ``turn``: number of such steps that began earlier on ``devices[device]``.
@@ -41,7 +41,7 @@ class Origin:
     devices: tuple[str, ...]
 
 
-class NotingClients(Clients):
+class RecordingClients(Clients):
     """Clients whose endings are written to a file. The first ending creates the file."""
 
     def __init__(self, clients: Clients, path: Path, origin: Origin, *, most: int = MOST_ENDINGS) -> None:
@@ -51,7 +51,7 @@ class NotingClients(Clients):
         self._origin = origin
         self._numbers = {device: str(number) for number, device in enumerate(origin.devices)}
         self._most = most
-        self._noted = 0
+        self._count = 0
         self._file: TextIO | None = None
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
@@ -66,11 +66,11 @@ class NotingClients(Clients):
     def finished(self) -> Finished:
         """Return the next ending and write it; see :class:`~runner.engine.run.step_driver.Clients`."""
         ended = self._clients.finished()
-        if self._noted < self._most:
+        if self._count < self._most:
             self._write([ended.client, ended.step, {self._numbers[d]: turn for d, turn in ended.turns.items()}])
-        elif self._noted == self._most:
+        elif self._count == self._most:
             log.warning("%s is full after %d steps: later steps of this run cannot be replayed", self._path, self._most)
-        self._noted += 1
+        self._count += 1
         return ended
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class NotingClients(Clients):
 
 
 def read_endings(path: Path, outcome: str) -> list[Ending]:
-    """Read a file that :class:`NotingClients` wrote; a last line that was cut off is ignored with a warning.
+    """Read a file that :class:`RecordingClients` wrote; a last line that was cut off is ignored with a warning.
 
     Raises ConfigError if the file cannot be read, is not a record of endings, or belongs to a resumed run or to a run
     with another ``outcome``, and SecurityError if it is not a regular file.

@@ -140,19 +140,18 @@ class Record:
     def artifact(self, path: Path) -> None:
         self._tracker.log_artifact(path)
 
-    def decided(self, decisions: Mapping[str, Any]) -> None:
+    def counts(self, counts: Mapping[str, Any]) -> None:
         """Record the step driver's counts, if any, as a file, and the staleness of pushes as a plot and a table."""
-        if not decisions:
+        if not counts:
             return
         path = self._directory.asynchronous_json
-        replace_durably(path, (json.dumps(decisions, indent=1) + "\n").encode())
+        replace_durably(path, (json.dumps(counts, indent=1) + "\n").encode())
         self._tracker.log_artifact(path)
-        if STALENESS in decisions:
-            plots = self._directory.plots
-            counts = decisions[STALENESS]
+        if STALENESS in counts:
+            plots, pushes = self._directory.plots, counts[STALENESS]
             if self._pictures:
-                self._tracker.log_artifact(staleness_histogram(counts, plots / "staleness.png"), "plots")
-            self._tracker.log_artifact(staleness_table(counts, plots / "staleness.csv"), "plots")
+                self._tracker.log_artifact(staleness_histogram(pushes, plots / "staleness.png"), "plots")
+            self._tracker.log_artifact(staleness_table(pushes, plots / "staleness.csv"), "plots")
 
     def data(self, splits: Iterable[DataSplit]) -> None:
         for split in splits:

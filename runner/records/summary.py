@@ -215,8 +215,8 @@ def joining_facts(plugins: Mapping[str, str], *, remote: bool = False) -> dict[s
     """Return the facts that must be equal in all processes of a run, because results depend on them.
 
     These are the versions of the libraries, the instruction sets of the CPU for which kernels differ, and the plugins.
-    plugins: reference -> SHA-256 of the source. remote: whether processes of other hosts may join, which may have
-    another commit of the same version: the source files of runner must then be equal too.
+    plugins: reference -> SHA-256 of the source. remote: whether processes of other hosts may join; their code can be
+    another commit of the same version, so a digest of the source files of runner is added.
     """
     facts = cpu_facts()
     flags = set(facts.get("flags", "").split())

@@ -1,4 +1,4 @@
-"""Locks of a sweep, of its jobs, and of places: jobs that run at the same time lock different place numbers.
+"""Locks of a sweep, of its jobs, and of places, the numbers that distinguish jobs that run at the same time.
 
 If a lock is held, a second process gets an error (sweep), waits (job) or tries the next place. The operating system
 releases the locks of a process that dies. If the process of the sweep is killed, its jobs on this machine save a

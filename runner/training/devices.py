@@ -69,8 +69,8 @@ def log_run_devices(experiment: Experiment, found: Found, draft: Summary) -> Sum
     cluster = experiment.config.cluster
     report = log_devices(cluster, experiment.cluster, found)
     if cluster.device_taken == GPU and sums_over_workers(experiment.program):
-        own = experiment.program.one_process is not None
-        log.info("combine=all_reduce: %s", sums_text(experiment.config, found, own))
+        one_process = experiment.program.one_process is not None
+        log.info("combine=all_reduce: %s", sums_text(experiment.config, found, one_process))
     return replace(
         draft,
         devices=dict(report.devices),

@@ -20,7 +20,7 @@ from runner.training.evaluation import TEST, VALIDATION
 from runner.training.placement import PlacedProgram
 
 _SERIES_S = 0.2
-"""Longest time in seconds by which a series of updates may delay a checkpoint, the display or the end on a signal."""
+"""Longest time in seconds by which a series of updates may delay a checkpoint, the display or a stop on a signal."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def export(config: Config, run_dir: Path, checkpoint: Path, folder: Path, versio
 
 
 class ExportedNetwork:
-    """The network in a folder that :func:`export` wrote. It computes on a GPU if one can be used, else on the CPU."""
+    """The network in a folder that :func:`export` wrote, computed on a GPU if one can be used, else on the CPU."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """Read the network; execute the code of its plugins. Raises ConfigError, CheckpointError or DataError."""

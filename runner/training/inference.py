@@ -264,7 +264,7 @@ def weights_in(path: Path, config: Any, specs: Mapping[str, TensorSpec]) -> dict
 
 
 def renormalised(settings: DatasetSettings, known: Normalisation, trained_on: str) -> Dataset:
-    """Load a dataset within its limits, to be normalised by its own pixel range and the mean and std of training.
+    """Load a dataset within its limits, normalised by its own pixel range and by the mean and std of training.
 
     Raises ConfigError if only this dataset or only the training dataset has a pixel range, because the units then
     differ.

@@ -59,14 +59,14 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
     arenas of devices with a GPU are not counted, because they are in GPU memory.
     """
     program = experiment.program
-    own_process = program.one_process is not None
-    found = {} if own_process else {"master": ProcessMemory("master")}
+    one_process = program.one_process is not None
+    found = {} if one_process else {"master": ProcessMemory("master")}
     for device in experiment.cluster.devices:
         plans = _plans_of(device.name, program, planned)
-        process = "main" if own_process else peer_of(device.name)
+        process = "main" if one_process else peer_of(device.name)
         before = found.get(process) or ProcessMemory(process, data=dataset_bytes(experiment))
         fetched = sum(plan.slots[slot].spec.nbytes for plan in plans for slot in plan.fetches.values())
-        copied = 0 if own_process else _FETCH_COPIES * fetched
+        copied = 0 if one_process else _FETCH_COPIES * fetched
         on_host = device.gpu is None
         found[process] = replace(
             before,
@@ -75,8 +75,8 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
             sent=before.sent + sum(plan.sent_bytes for plan in plans) + copied,
             data=before.data + sum(feed.spec.nbytes for plan in plans for feed in plan.feeds),
         )
-    saver, copies = ("main", CHECKPOINT_COPIES) if own_process else ("master", CHECKPOINT_COPIES + BOUNDARY_COPIES)
-    copies += bool(experiment.spares)  # in shared memory: with spare processes, the restoration is loaded in advance
+    saver, copies = ("main", CHECKPOINT_COPIES) if one_process else ("master", CHECKPOINT_COPIES + BOUNDARY_COPIES)
+    copies += bool(experiment.spares)  # with spares, the inputs of client "restore" stay in shared memory
     found[saver] = replace(found[saver], checkpoint=copies * _variable_bytes(program))
     data = dataset_bytes(experiment)
     return [*found.values(), *(ProcessMemory(f"spare-{number}", data=data) for number in range(experiment.spares))]

@@ -69,7 +69,7 @@ def name_the_node(error: NonFiniteLossError, experiment: Experiment, directory: 
 
 
 def replay(session: Session, experiment: Experiment, first_step: int, last_step: int) -> None:
-    """Repeat updates first_step..last_step. Wait for all clients after each step after which the run evaluated."""
+    """Repeat updates ``first_step`` to ``last_step``; wait for all clients where the run evaluated."""
     step_driver = bind(experiment.program.step_driver, session)
     for step in range(first_step, last_step + 1):
         train_step(step_driver, experiment, step)

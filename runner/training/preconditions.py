@@ -27,7 +27,7 @@ def require_resumable(config: Config, resume: bool) -> None:
 
 
 def with_remaining_workers(config: Config, lost: NotStartedAgainError) -> Config:
-    """Return the configuration with which a run continues without its lost workers; raise ``lost`` if it cannot."""
+    """Return the configuration that continues a run without its lost workers; raise ``lost`` if there is none."""
     fewest, workers = config.cluster.min_workers, lost.remaining
     if fewest is None or workers < fewest:
         raise lost

@@ -70,8 +70,8 @@ def profile_here(path: Path) -> Profile:
 def with_instructions(profile: Profile, config: Config, measured: set[Signature] | None = None) -> Profile:
     """Return a profile with the instructions of a configuration, measured in this process.
 
-    config: as ``fix_machine_values`` returns it, with the number of kernel threads. measured: signatures to which those
-    of this configuration are added; a plan that has no others is left out.
+    config: as returned by ``fix_machine_values``, with the number of kernel threads. measured: signatures measured
+    before; plans with only such signatures are skipped, and new signatures are added.
     """
     found = _measured(config, set() if measured is None else measured)
     return profile.merged(replace(profile, families=families_of(found, config.cluster.threads_per_worker or 1)))
@@ -80,8 +80,7 @@ def with_instructions(profile: Profile, config: Config, measured: set[Signature]
 def _measured(config: Config, seen: set[Signature]) -> Iterator[tuple[Signature, float]]:
     """Yield signature and seconds of each instruction of a training step, device by device.
 
-    If the strategy has one process, reading its inputs is measured too. Plans without a signature that is not in
-    ``seen`` are left out.
+    With one process, the time to read inputs is included. Plans whose signatures are all in ``seen`` are skipped.
     """
     registry, experiment = load_kernels(), build(config)
     threads = experiment.threads_per_worker

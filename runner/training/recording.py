@@ -39,7 +39,7 @@ def store_plugins(directory: RunDirectory) -> None:
 def store_configuration(directory: RunDirectory, config: Config) -> None:
     """Store the configuration. Call this last, because a directory with a configuration counts as a run."""
     plain = to_plain(config)
-    # private: only the owner may read it.
+    # Only the owner may read a configuration with secrets.
     directory.store_configuration(dump(config).encode(), private=redact(plain) != plain)
 
 

@@ -25,7 +25,7 @@ class RestartBudget:
         self._reports: list[tuple[str, range, str]] = []
 
     def postpone_reset(self, step: int) -> None:
-        """Begin the count of steps until a reset at ``step``, because a new process does not take part yet."""
+        """Count the steps until a reset from ``step`` on, because a new process does not take part yet."""
         self._furthest = max(self._furthest, step)
 
     def admit(self, lost: WorkerLostError, step: int, saved_step: int | None, series: int = 1) -> None:

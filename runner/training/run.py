@@ -95,7 +95,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A run that can start. found: the devices of this machine. notes: warnings for the log of the run.
+    """A run that can start. found: the GPUs of this machine. notes: warnings for the log of the run.
 
     start, data: start and data record of a new run, None for a resumed run. placement: placement file of a resumed run.
     """
@@ -240,7 +240,7 @@ class _Run:
         weights = start.weights
         if weights is not None:
             log.info("%s", weights.report())
-            self._note(init_from=str(weights.path), init_taken=list(weights.values), init_left=dict(weights.left))
+            self._add_facts(init_from=str(weights.path), init_taken=list(weights.values), init_left=dict(weights.left))
 
     def _log_warm_up(self) -> None:
         schedule, total = self.experiment.config.schedule, self.experiment.total_steps
@@ -261,7 +261,7 @@ class _Run:
             else:
                 log.info("kernels of %s %s", library.name, library.version)
         missing = {library.name: library.missing for library in libraries if library.missing}
-        self._note(kernels_missing={**self.summary.kernels_missing, **missing})
+        self._add_facts(kernels_missing={**self.summary.kernels_missing, **missing})
 
     def _log_placement(self) -> None:
         """Log the devices of the layers, and the predicted and measured step times of this and other strategies."""
@@ -275,10 +275,10 @@ class _Run:
         steps = self.experiment.config.parallelism.layer_placement.measured_steps
         if steps and self.new_start is not None:
             measured = measured_step_s(self.experiment, self.directory, steps)
-            self._note(compared_step_s=measured)
+            self._add_facts(compared_step_s=measured)
             log.info("%s", verdict(measured, f"measured over {steps} steps each"))
 
-    def _note(self, **facts: Any) -> None:
+    def _add_facts(self, **facts: Any) -> None:
         self.summary = dataclasses.replace(self.summary, **facts)
 
     def _train(self, session: Session, start: Start, stop: StopRequest) -> None:
@@ -300,7 +300,7 @@ class _Run:
         def add_results(error: BaseException | None) -> None:
             found = (session, record, trainer.progress, config, directory, time.monotonic() - self.started)
             self.summary = recording.with_results(self.summary, *found)
-            self._note(recoveries=count_recoveries(directory.recoveries_jsonl))
+            self._add_facts(recoveries=count_recoveries(directory.recoveries_jsonl))
 
         def draw(error: BaseException | None) -> None:
             scores = trainer.progress.scores
@@ -308,16 +308,16 @@ class _Run:
             if config.tracking.pictures:
                 for path in draw_graph(self.experiment.program.graph, directory.graph_dot):
                     record.artifact(path)
-            record.decided(trainer.decided())
+            record.counts(trainer.counts())
 
         with at_the_end("writing the summary", add_results), at_the_end("drawing plots", draw):
             trainer.run()
             if config.adapt.data:
                 self._adapt(record, trainer.progress.done)
-            self._note(weights_sha256=weights_sha256(trainer.final_variables()))
+            self._add_facts(weights_sha256=weights_sha256(trainer.final_variables()))
         expected = config.task.expected_loss(self.experiment.facts.fields)
         diverged = divergence(record.training_losses(), expected, self.experiment.advice_on_divergence)
-        self._note(status=recording.status_of(diverged))
+        self._add_facts(status=recording.status_of(diverged))
         if diverged is not None:
             if config.train.fail_on_divergence:
                 raise diverged

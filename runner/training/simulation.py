@@ -61,8 +61,8 @@ class Simulated:
     evaluations. busy: device -> fraction of the time in which the device computes. carried: link -> bytes of
     one update. utilization: link -> fraction of its capacity that is used. memory_bytes: device -> planned memory.
     tensors: the largest tensors at the peak of the device with the most memory, and their bytes. origins: kind of
-    device -> origin of costs (see ``profile.ORIGINS``) -> fraction of the seconds of one run of each client, without
-    copies of clients. make_timeline: returns ``timeline``; called when the timeline is first needed.
+    device -> origin of costs (see ``profile.ORIGINS``) -> fraction of the time if each client runs once; copies of
+    clients are not counted. make_timeline: returns ``timeline``; called when the timeline is first needed.
     """
 
     update_s: Sequence[float]
@@ -197,7 +197,7 @@ def _run_updates(session: SimulatedSession, config: Config, steps: int, announce
         for step in range(1, steps + 1):
             driver.update(step, rates)
             if step == steps and not any(client.deferred for client in session.program.training):
-                driver.synchronize()  # ends a round; deferred clients would then also run later updates
+                driver.synchronize()  # complete the round; deferred clients would also run later updates
             marks.append(session.totals())
             if session.recorded >= RECORDED_RUNS:
                 session.stop_recording()
@@ -224,13 +224,13 @@ def _timeline(session: SimulatedSession, marks: Sequence[Totals], config: Config
     return SimulatedTimeline(TimelineIndex(spans), links, updates)
 
 
-def _largest_tensors(session: SimulatedSession, device: str, count: int = 8) -> dict[str, int]:
-    """Return name -> bytes of the largest tensors among the variables of a device and the peak of its largest step."""
+def _largest_tensors(session: SimulatedSession, device: str) -> dict[str, int]:
+    """Return name -> bytes of the 8 largest tensors among a device's variables and at the peak of its largest step."""
     plans = [own for each in session.program.training if (own := session.plans(each.name).get(device)) is not None]
     variables = {name: slot.layout.nbytes for plan in plans for name, slot in plan.variables.items()}
     largest = max(plans, key=lambda plan: plan.arena_bytes, default=None)
     found = variables | ({} if largest is None else peak_tensors(largest))
-    return dict(sorted(found.items(), key=lambda item: -item[1])[:count])
+    return dict(sorted(found.items(), key=lambda item: -item[1])[:8])
 
 
 def hardware_of(config: Config) -> Hardware:

@@ -20,7 +20,7 @@ from runner.engine.run.session import Session
 from runner.engine.run.step_driver import bind
 from runner.errors import Interrupted, NonFiniteLossError, NotStartedAgainError, WorkerLostError
 from runner.records.decisions import Decisions
-from runner.records.endings import NotingClients, Origin
+from runner.records.endings import Origin, RecordingClients
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.system.shutdown import StopRequest, at_the_end
@@ -92,11 +92,11 @@ class Trainer:
         """Prepare the step driver and the records of its decisions for new or restarted workers."""
         config = self.experiment.config
         outcome, race = outcome_hash(config), config.parallelism.race
-        self._noting: NotingClients | None = None
+        self._recording: RecordingClients | None = None
         if race is not None and race.decisions is None:
             origin = Origin(outcome, first_step, tuple(device.name for device in self.experiment.cluster.devices))
-            self._noting = NotingClients(self._session, self._directory.endings_jsonl, origin)
-        self._step_driver = bind(self.experiment.program.step_driver, self._noting or self._session)
+            self._recording = RecordingClients(self._session, self._directory.endings_jsonl, origin)
+        self._step_driver = bind(self.experiment.program.step_driver, self._recording or self._session)
         self._decisions = Decisions(self._directory.path, first_step, outcome)
 
     def run(self) -> Progress:
@@ -111,7 +111,7 @@ class Trainer:
             at_the_end("closing the display", lambda error: self._display.close()),
             at_the_end("writing the record of the used workers", lambda error: self._write_decisions()),
             at_the_end("writing the timeline", self._trace.finish),
-            at_the_end("closing the record of the order of the workers", lambda error: self._close_noting()),
+            at_the_end("closing the record of the order of the workers", lambda error: self._close_recording()),
             at_the_end("writing a checkpoint", lambda error: self._saver.close()),
             at_the_end("recording a recovery", lambda error: self._close_recovery()),
         ):
@@ -139,7 +139,7 @@ class Trainer:
         assert self._recovery is not None
         self._saver.check()  # a checkpoint that is being written does not delay the recovery
         self._trace.drop()
-        self._close_noting()
+        self._close_recording()
         self._decisions.write(self._step_driver.decisions())
         steps, self._running = self._interrupted(), range(0)
         self._repeated = steps
@@ -159,11 +159,11 @@ class Trainer:
         if self._recovery is not None:
             self._recovery.close()
 
-    def _close_noting(self) -> None:
-        if self._noting is not None:
-            self._noting.close()
+    def _close_recording(self) -> None:
+        if self._recording is not None:
+            self._recording.close()
 
-    def decided(self) -> Mapping[str, Any]:
+    def counts(self) -> Mapping[str, Any]:
         """Return the step driver's counts for the run's record, by name; empty if no clients run concurrently."""
         return self._step_driver.record()
 
@@ -262,9 +262,9 @@ class Trainer:
         self._trace.after(steps[-1])
         self._running = range(0)
         for step, answer in zip(steps, answers, strict=True):
-            self._note(step, answer, seconds)
+            self._record_update(step, answer, seconds)
 
-    def _note(self, step: int, answer: Mapping[str, NDArray[Any]], seconds: float) -> None:
+    def _record_update(self, step: int, answer: Mapping[str, NDArray[Any]], seconds: float) -> None:
         """Add an update to the progress and record its values. seconds: duration of the update."""
         config, task = self.experiment.config, self.experiment.config.task
         loss = float(answer["loss"])
@@ -383,7 +383,7 @@ class Trainer:
             self._save()
             self._saver.finish()
         elif self.progress.saved_step != self.progress.done:
-            # A checkpoint here would restart the order of events, which an uninterrupted run does not restart.
+            # An additional checkpoint would change the order of events, compared with an uninterrupted run.
             stopped += (
                 ", without a checkpoint, because a checkpoint changes the order of events in virtual time; the updates "
                 "since the last checkpoint are repeated (checkpoint.every_steps)"

@@ -12,7 +12,7 @@ from runner.engine.run.interleaving import Ending, Launched, Recorded
 from runner.engine.run.step_driver import Finished
 from runner.errors import ConfigError, RunnerError, SecurityError
 from runner.records.decisions import Decisions, dropped_by_worker, outcome_of, read_decisions
-from runner.records.endings import NotingClients, Origin, read_endings
+from runner.records.endings import Origin, RecordingClients, read_endings
 
 LINES = [
     {"step": 0, "dropped": [{"worker": 2, "examples": 5}]},
@@ -111,7 +111,7 @@ class Endings:
 
 
 def note(path: Path, origin: Origin = ORIGIN, count: int = 3, most: int = 10) -> None:
-    with closing(NotingClients(Endings(), path, origin, most=most)) as clients:
+    with closing(RecordingClients(Endings(), path, origin, most=most)) as clients:
         for expected in ENDINGS[:count]:
             assert clients.finished() is expected
 
@@ -133,9 +133,9 @@ def test_written_endings_are_read_back(path: Path) -> None:
 
 def test_other_calls_are_passed_on(path: Path) -> None:
     clients = Endings()
-    with closing(NotingClients(clients, path, ORIGIN)) as noting:
-        assert noting.run("init", step=3, feeds={"x": 1}) == {"answer": 42}
-        noting.launch("compute", step=4, feeds={"x": 2})
+    with closing(RecordingClients(clients, path, ORIGIN)) as recording:
+        assert recording.run("init", step=3, feeds={"x": 1}) == {"answer": 42}
+        recording.launch("compute", step=4, feeds={"x": 2})
     assert clients.requested == [("run", "init", 3, {"x": 1}), ("launch", "compute", 4, {"x": 2})]
 
 

@@ -85,7 +85,7 @@ def test_the_recorded_configuration_has_no_secrets(directory: RunDirectory) -> N
 def test_decisions_are_written_to_a_file_and_staleness_is_also_plotted(directory: RunDirectory) -> None:
     tracker = NotingTracker()
     record = record_into(directory, tracker)
-    record.decided({"staleness": [{"0": 2}], "dropped_pushes": [0]})
+    record.counts({"staleness": [{"0": 2}], "dropped_pushes": [0]})
     record.close("finished")
     assert tracker.artifacts == ["/asynchronous.json", "plots/staleness.png", "plots/staleness.csv"]
     assert json.loads(directory.asynchronous_json.read_text()) == {"staleness": [{"0": 2}], "dropped_pushes": [0]}
@@ -95,7 +95,7 @@ def test_without_pictures_only_tables_are_written(directory: RunDirectory) -> No
     tracker = NotingTracker()
     record = Record(directory, tracker, RunInfo(directory.run_id, "a run", directory.path), pictures=False)
     record.plots(np.eye(2, dtype=np.int64), ("cat", "dog"))
-    record.decided({"staleness": [{"0": 2}]})
+    record.counts({"staleness": [{"0": 2}]})
     record.close("finished")
     assert tracker.artifacts == ["/asynchronous.json", "plots/staleness.csv"]
     assert [path.name for path in directory.plots.iterdir()] == ["staleness.csv"]
@@ -104,8 +104,8 @@ def test_without_pictures_only_tables_are_written(directory: RunDirectory) -> No
 def test_decisions_without_staleness_have_no_plot_and_empty_ones_no_file(directory: RunDirectory) -> None:
     tracker = NotingTracker()
     record = record_into(directory, tracker)
-    record.decided({})
-    record.decided({"contributors": [1]})
+    record.counts({})
+    record.counts({"contributors": [1]})
     record.close("finished")
     assert tracker.artifacts == ["/asynchronous.json"]
 

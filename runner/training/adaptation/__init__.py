@@ -3,7 +3,7 @@
 Read the modules in this order:
 
 * ``moments``: pooled statistics of batches, and the divergence of two domains.
-* ``domains``: the program that computes both domains, and its session.
+* ``domains``: the program that computes a network on both domains, and its session.
 * ``coral``: a classifier for aligned features.
 * ``adapting``: the methods, their scores and divergences. ``storing``: run directories of adapted networks.
 """

@@ -25,7 +25,7 @@ class Adapted:
     examples: number of target examples for the statistics of AdaBN. scores: method, or :data:`UNADAPTED` -> metric ->
     value on the test split of the target. divergence: method -> layer -> symmetric divergence of the outputs of the
     layer between the source and the target, in nats (:func:`~runner.training.adaptation.moments.divergence`). curve:
-    number of target batches -> scores of AdaBN with this number. weights: method -> the variables that it changed.
+    number of target batches -> scores of AdaBN with this number. weights: method -> variables changed by the method.
     """
 
     examples: int
@@ -92,7 +92,7 @@ class _Adapting:
         """Score and compare the network as trained, then after each method."""
         self._session.restore(self._weights)
         self._source = self._session.moments(SOURCE)
-        self._note(UNADAPTED)
+        self._score(UNADAPTED)
         if any(method != CORAL for method in self._settings.methods):
             self._statistics = self._pooled()
         for method in self._settings.methods:
@@ -101,10 +101,10 @@ class _Adapting:
                 changed = {**changed, **self._classifier(changed)}
             self._found.weights[method] = changed
             self._session.restore({**self._weights, **changed})
-            self._note(method)
+            self._score(method)
         return self._found
 
-    def _note(self, method: str) -> None:
+    def _score(self, method: str) -> None:
         """Score the network with its present weights; compare its target outputs with the original source outputs."""
         target = self._session.moments(TARGET)
         self._found.scores[method] = self._session.scores().metrics

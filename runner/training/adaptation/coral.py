@@ -67,7 +67,7 @@ def _power(symmetric: Matrix, exponent: float) -> Matrix:
 
 
 def classifier(source: Matrix, labels: NDArray[np.int64], target: Matrix, config: Any) -> tuple[Matrix, Matrix]:
-    """Return weights (F, C) and bias (C,) of a dense layer, trained on aligned source features, for target features.
+    """Return weights (F, C) and bias (C,) of a dense layer for target features, trained on aligned source features.
 
     source: (N, F). labels: (N,), of the source. target: (M, F). Features are first scaled to mean 0 and deviation 1 in
     each domain. The returned layer includes the scaling of the target, so it takes unscaled target features.

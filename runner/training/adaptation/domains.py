@@ -45,13 +45,13 @@ class Classifier:
 class DomainProgram:
     """A program with the usual clients except "train", and clients that read train batches of a domain.
 
-    "eval" reads the test split of the target. "statistics/target" fetches the mean and the variance of the batch at
-    each batch normalization, by the names of the moving averages; each layer normalises by the batch, without dropout.
-    "moments/DOMAIN" fetches the mean and the variance of the outputs of layers, computed as in an evaluation, as
-    LAYER/mean and LAYER/variance. "features/DOMAIN" fetches "features", the input of the classifier, and "y"; there is
-    no such client if ``classifier`` is None.
+    "eval" reads the test split of the target. "statistics/target" normalises by batch statistics, without dropout, and
+    fetches the mean and the variance of each batch normalization, named like its moving averages. "moments/DOMAIN"
+    computes as in an evaluation, and fetches the mean and the variance of each compared layer's outputs, LAYER/mean and
+    LAYER/variance. "features/DOMAIN" fetches "features", the input of the classifier, and "y"; without a classifier,
+    there is no such client.
 
-    normalised: variable of a variance -> variable of its mean. layers: layer -> number of its neurons.
+    normalised: moving variance -> moving mean of the same layer. layers: layer -> number of its neurons.
     """
 
     program: Program

@@ -138,7 +138,7 @@ def _store(trained: Trained, target: DatasetSettings, found: Adapted, method: st
 
 
 def _normalised(target: DatasetSettings, normalisation: Normalisation) -> DatasetSettings:
-    """Return the settings with mean and std set, if they have these keys."""
+    """Return the settings with the given mean and std, if the dataset has these keys."""
     if not {"mean", "std"} <= {each.name for each in fields(target)}:
         return target
     keys: dict[str, Any] = {"mean": list(normalisation.mean), "std": list(normalisation.std)}
