@@ -72,8 +72,8 @@ class Optimizer(ABC):
     update a row only when a batch looks it up, so the results differ.
 
     line_search: whether an update evaluates its batch several times, which not every strategy supports. keeps_rows:
-    whether the rule, without weight decay, does not change an element and its slots if the gradient is 0. Subclasses do
-    not inherit this value.
+    whether the rule, without weight decay, leaves an element and its slots unchanged if the gradient is 0. Subclasses
+    do not inherit this value.
     """
 
     line_search: ClassVar[bool] = False
@@ -334,10 +334,7 @@ def global_norm(graph: Graph, tensors: Sequence[Gradient]) -> Tensor:
 
 
 def _squares(graph: Graph, gradient: Gradient) -> Tensor:
-    """Return the squares of the elements.
-
-    Of rows with equal indices, the first becomes the squared sum; the others become 0.
-    """
+    """Return the squared elements. Of rows with equal indices, the first becomes the squared sum, the others 0."""
     if not isinstance(gradient, Rows):
         return ops.square(graph, gradient)
     totals, first = ops.add_equal_rows(graph, gradient.indices, gradient.values)

@@ -40,7 +40,7 @@ class ParameterRule:
 
 @dataclass(frozen=True)
 class InheritingRule(ParameterRule):
-    """A rule without ``weight_decay`` for a batch. decay: the optimizer's decay, scaled for the rate of the rule."""
+    """A rule that uses the optimizer's weight decay. decay: this decay, scaled with the batch for the rule's rate."""
 
     decay: float = 0.0
 

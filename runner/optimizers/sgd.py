@@ -28,7 +28,7 @@ class Sgd(Optimizer):
 class Momentum(Optimizer):
     """v <- momentum * v - lr * weight_decay * w - lr * g;  w <- w + v.
 
-    The update rule of Krizhevsky et al. 2012 (section 5) and Krizhevsky 2014. Each gradient is multiplied by the
+    The update rule of Krizhevsky et al. 2012 and Krizhevsky 2014, section 5 of both. Each gradient is multiplied by the
     learning rate of its step before the velocity v accumulates it, so a change of the rate takes effect over about
     1 / (1 - momentum) steps. :class:`HeavyBall` multiplies its accumulator z by the current rate instead. At a constant
     rate the two optimizers are equivalent, with v = -lr * z.

@@ -30,18 +30,18 @@ class AsyncData(Strategy):
 
     Each server holds a shard: whole variables, distributed by size, and their slots. In its step t, replica k computes
     its share of batch t: batch / workers examples. The training loop counts one update for every ``workers`` finished
-    steps of any replicas. Before the run evaluates, saves or ends, running steps (at most one per replica) are finished
-    and pushed. The gradient of a step is the mean over its examples. If the optimizer clips, it clips the gradient of
-    each step by the norm of this gradient before the gradient is added to the next push; shards never clip. A push is
-    one update of its shard, independent of all other pushes, with the learning rate at the time of the push.
+    steps of any replicas. Before the run evaluates, saves or ends, it waits for the running steps (at most one per
+    replica) and for due pushes. The gradient of a step is the mean over its examples. If the optimizer clips, each
+    step's gradient is clipped by its own norm before it is added to the next push; shards never clip. A push is one
+    update of its shard, independent of all other pushes, with the learning rate at the time of the push.
 
     loop: the cycle of a replica. ``overlapped`` (DistBelief): every ``n_fetch`` steps the replica starts a fetch and
     continues with its current copy, which it updates by -lr * gradient, with the rate lr that ``optimizer.rules`` give.
     Every ``n_push`` steps the replica pushes the sum of its gradients. The replica waits only if the previous fetch or
     push has not ended when the next is due.
     ``sequential``: fetch, compute and push one after the other, so that the next fetch sees the replica's own push.
-    ``direct`` (TensorFlow whitepaper): no copy; the replica reads the servers' variables, computes and pushes. With one
-    worker and n_fetch = n_push = 1, ``sequential`` and ``direct`` equal ``single`` bit for bit.
+    ``direct`` (TensorFlow whitepaper 2016, section 7): no copy; the replica reads the servers' variables, computes and
+    pushes. With one worker and n_fetch = n_push = 1, ``sequential`` and ``direct`` equal ``single`` bit for bit.
 
     The shards keep the moving averages of batch normalisation. A push contains the summed statistics of its ``n_push``
     steps; a moving average with decay a is updated once, by the mean of the statistics and with decay a ** n_push.
@@ -54,8 +54,9 @@ class AsyncData(Strategy):
     for bit. replay: ``endings-1.jsonl`` of an earlier run of the same configuration, to repeat that run in one process.
 
     Bytes on the wire, for values of b bytes, P_j trained values and M_j statistics on shard j of S, P and M in all: a
-    fetch receives P_j b + 8 from shard j, and a push sends (P_j + M_j) b + 8 to shard j. With ``direct``, a step itself
-    receives P b + 8 S. The average per step is (P b + 8 S) / n_fetch + ((P + M) b + 8 S) / n_push.
+    fetch receives P_j b + 8 from shard j, and a push sends (P_j + M_j) b + 8 to shard j; 8 bytes hold a push count of
+    the shard. With ``direct``, a step receives P b + 8 S instead of a fetch. The average per step is
+    (P b + 8 S) / n_fetch + ((P + M) b + 8 S) / n_push.
 
     A checkpoint holds the shards' variables at a time when no fetch or push is running. Before a checkpoint, each
     replica pushes the gradients that it holds, P_j b + 8 bytes to shard j. Such a push does not advance moving

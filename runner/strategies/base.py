@@ -82,9 +82,9 @@ class Race:
     """A race between processes that determines the results of a run, and the record that allows repeating the run.
 
     racers: the racing processes, for messages. decisions: the name of the record of each update's decisions
-    (:meth:`~runner.engine.run.step_driver.StepDriver.decisions`), which spans all starts of a run; the same processes
-    can repeat the run. If None, the record is the order in which clients ended in one start of the run; one process can
-    repeat this start. decided: whether a virtual clock or a record, not timing, decides the race.
+    (:meth:`~runner.engine.run.step_driver.StepDriver.decisions`). This record spans all starts of a run, and the same
+    processes can repeat the run. If None, each start has a record of the order in which clients ended, and one process
+    can repeat the start. decided: whether a virtual clock or a record, not timing, decides the race.
     """
 
     racers: str

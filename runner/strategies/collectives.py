@@ -21,7 +21,7 @@ Added = TypeVar("Added")
 
 
 def sharded_reduce(graph: Graph, parts: Sequence[Tensor], devices: Sequence[str], name: str) -> list[Tensor]:
-    """Sum one tensor per worker and leave the sum on every worker (Krizhevsky 2014, section 4).
+    """Sum one tensor per worker and leave the sum on every worker (Krizhevsky 2014, section 4.1).
 
     parts: K tensors of one shape, the k-th on ``devices[k]``. The flattened tensor is cut into K slices. Worker j
     receives slice j of every other worker's tensor, sums the K slices in worker order and sends the sum to all other

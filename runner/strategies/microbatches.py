@@ -47,12 +47,13 @@ def in_stale_parts(workload: Workload, device: str) -> Program:
     parallelism, and no small step waits for another's update. Here the small steps start together and their updates are
     applied in a fixed order, so that the result is deterministic.
 
-    Staleness: let w_0 be the weights at the start of a step. Part i of n (i = 0..n-1) computes its gradient g_i at w_0,
-    and its update is w_(i+1) = U(w_i, g_i). The staleness of g_i is therefore i updates: 0 for the first part, n - 1
-    for the last, (n - 1) / 2 on average. Slots of the optimizer (velocity, moments), weight decay and moving averages
-    are never stale, because each update continues from the previous one. No gradient of one step is applied in another.
-    g_i is the gradient of the mean loss over part i, as if the part were a whole batch. All updates use the learning
-    rate of the step, and update i of step s has number s n + i. With n = 1, the result equals that of ``single``.
+    Staleness: let w_0 be the weights at the start of a step. Part i of n (i = 0..n-1) computes its gradient g_i at w_0.
+    The optimizer's update U gives w_(i+1) = U(w_i, g_i). The staleness of g_i is therefore i updates: 0 for the first
+    part, n - 1 for the last, (n - 1) / 2 on average. Slots of the optimizer (velocity, moments), weight decay and
+    moving averages are never stale, because each update continues from the previous one. No gradient of one step is
+    applied in another. g_i is the gradient of the mean loss over part i, as if the part were a whole batch. All updates
+    use the learning rate of the step, and update i of step s has number s n + i. With n = 1, the result equals that of
+    ``single``.
 
     device: as for :func:`in_microbatches`. The loss and the metrics of a step are computed over the whole batch at w_0.
     """

@@ -24,7 +24,7 @@ ANY_WORKER = "/job:worker"
 
 @dataclass
 class ModelParallel(Strategy):
-    """One copy of the network on K devices (whitepaper 2016, sections 3.2.1, 4.3 and 7).
+    """One copy of the network on K devices (TensorFlow whitepaper 2016, sections 3.2.1, 4.3 and 7).
 
     The program leaves the worker of each layer open, and
     :func:`~runner.engine.compile.program_placement.place_program` chooses it once for all clients. The unit of
@@ -41,18 +41,17 @@ class ModelParallel(Strategy):
     (:class:`~runner.strategies.sharded.sharded_network.ShardedNetwork`); None for no shards. A sharded layer equals the
     whole layer up to rounding. The shards are placed like layers, under the names that
     :func:`~runner.strategies.layer_names.shard_name` returns.
-    costs: ``trace_summary.json`` of a traced run with ``single`` or ``model``, the same network and number of parts;
-    its measured times replace estimates when layers are placed. placement: ``placement.json`` of an earlier run, which
+    costs: ``trace_summary.json`` of a traced run of ``single`` or ``model`` with the same network and number of parts;
+    when layers are placed, the measured times replace estimates. placement: ``placement.json`` of an earlier run, which
     is used unchanged. compare_steps: number of steps of ``single``, of ``sync_data`` and of this run that are measured
     before training; 0 for no comparison.
 
-    Bytes on the wire in a step: a tensor of s bytes that layers on d other devices read is sent once to each of these
-    devices, d s bytes in all; shards count as layers. The tensors are activations and their gradients. Also sent
-    to each device that reads them, except the first such device: the learning rate, values that an optimizer computes
-    once for all variables (Adam: two corrections) and, for dropout, the step number and the examples' global indices.
-    Clipping by global norm sends one value per gradient to the device of the first gradient, and one value from there
-    to each other device. Examples and labels are read on the devices that need them; loss and metrics are summed on
-    the device of the loss.
+    Bytes on the wire in a step: an activation or gradient of s bytes that layers on d other devices read is sent once
+    to each of these devices, d s bytes in all; shards count as layers. Also sent to each device that reads them, except
+    the first such device: the learning rate, values that an optimizer computes once for all variables (Adam: two
+    corrections) and, for dropout, the step number and the examples' global indices. Clipping by global norm sends one
+    value per gradient to the device of the first gradient, and one value from there to each other device. Examples and
+    labels are read on the devices that need them; loss and metrics are summed on the device of the loss.
     """
 
     splits_batch: ClassVar[bool] = False
@@ -111,7 +110,7 @@ class ModelParallel(Strategy):
         if facts.microbatches > 1:
             yield (
                 f"train.microbatches={facts.microbatches} with parallelism={self.name}: the number of parts is "
-                "parallelism.concurrent_steps; set that, and train.microbatches=1"
+                "parallelism.concurrent_steps; set this key, and train.microbatches=1"
             )
 
     def build(self, workload: Workload) -> Program:

@@ -23,7 +23,7 @@ class SyncData(Strategy):
     """K workers; in each step the gradients of their shares are summed, and all copies receive the same update.
 
     combine: the way in which gradients are summed. ``sharded_reduce``: each worker owns 1/K of every gradient, sums
-    this slice over all workers in worker order and broadcasts the sum (Krizhevsky 2014, section 4); if K = 2,
+    this slice over all workers in worker order and broadcasts the sum (Krizhevsky 2014, section 4.1); if K = 2,
     workers exchange whole gradients.
     ``ring_all_reduce``: slices go round a ring of workers twice, first to be summed and then to be distributed; with
     three workers or more, sums follow the order of the ring, not of the workers.

@@ -19,9 +19,8 @@ _NEVER = float(1 << 53)
 class ModelReplica:
     """One replica with its share of the batches, and its clients.
 
-    A replica that fetches no copies reads the servers' variables.
-
-    begin: assign nodes that reset the accumulated gradients before the first step.
+    A replica that fetches no copies reads the servers' variables. begin: assign nodes that reset the accumulated
+    gradients before the first step.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class Portions:
     The assignment depends only on the order of the method calls. Every worker has a range of consecutive portions and
     computes them in order. The range is the same in each evaluation, so that its examples may still be cached. A worker
     that has finished its range gets the last portion of the longest remaining range. If all portions are assigned, the
-    worker repeats the unfinished portion that the fewest workers compute; of equal portions, the one assigned first. A
+    worker repeats the unfinished portion that the fewest workers compute or, of several, the one assigned first. A
     worker requests a portion only after it has finished its previous one, so no worker repeats its own portion.
     """
 
@@ -50,7 +50,7 @@ class Portions:
             portion: int | None = self._waiting[worker].popleft()
         else:
             fullest = max(self._waiting, key=len)
-            portion = fullest.pop() if fullest else self._again()
+            portion = fullest.pop() if fullest else min(self._busy, key=self._busy.__getitem__, default=None)
         if portion is not None:
             self._busy[portion] = self._busy.get(portion, 0) + 1
         return portion
@@ -62,9 +62,6 @@ class Portions:
         self._left.remove(portion)
         del self._busy[portion]
         return True
-
-    def _again(self) -> int | None:
-        return min(self._busy, key=self._busy.__getitem__, default=None)
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ class DenseLoss:
 
     For logits (N, C), the worker that has an example receives one or two values from each worker j with classes. For a
     softmax: the logarithm l_j of the sum of the logits' exponentials, and the logit t_j of the label, or 0 if j does
-    not have the label's class. The loss over all classes is log(sum_j exp(l_j)) - sum_j t_j (Krizhevsky 2014,
-    section 4). For logistic units: the sum of the cross-entropies. For the prediction: the largest logit and its class.
-    The loss requires that every worker with classes receives the labels of all examples. Values are summed in the order
-    of workers; if several logits are the largest, the first of their classes is predicted, as without shards.
+    not have the label's class. The loss over all classes is log(sum_j exp(l_j)) - sum_j t_j. For logistic units, which
+    need no normalization across classes (Krizhevsky 2014, section 5): the sum of the cross-entropies. For the
+    prediction: the largest logit and its class. Every worker with classes receives the labels of all examples. Values
+    are summed in the order of workers; if several logits are the largest, the first of their classes is predicted.
 
     Bytes on the wire, for values of b bytes, from worker j to another worker k with n_k examples of the pass: 2 n_k b
     for a softmax, and n_k b back for the gradient of l_j; n_k b for a sum or a mean, such as that of logistic

@@ -249,8 +249,8 @@ class ShardedLayers:
 
     def _matmul(self, node: Node) -> Sequence[Spread]:
         x, weights = node.inputs
-        turned = node.attributes["transpose_a"] or node.attributes["transpose_b"]
-        if turned or self._held[weights].cut is not Cut.UNITS:
+        transposed = node.attributes["transpose_a"] or node.attributes["transpose_b"]
+        if transposed or self._held[weights].cut is not Cut.UNITS:
             self.refuse(node)
         products = {
             j: self._add(node, j, [self.whole(x, j, node.layer), shard])[0]

@@ -80,9 +80,9 @@ def _nodes_of_layers(nodes: Sequence[Node]) -> dict[str, list[Node]]:
 def _units_of_product(graph: Graph, layer: str, nodes: Sequence[Node], way: Way) -> int:
     """Return the number of columns, or for ``Way.ROW`` of rows, of a dense layer's weights (features, units)."""
     products = [node for node in nodes if node.op == "matmul"]
-    turned = any(node.attributes[key] for node in products for key in ("transpose_a", "transpose_b"))
+    transposed = any(node.attributes[key] for node in products for key in ("transpose_a", "transpose_b"))
     plain = {node.op for node in nodes} <= {"variable", "cast", "matmul", "add"}
-    if not plain or turned or len(products) != 1 or set(read_from_outside(nodes)) != {products[0].inputs[0]}:
+    if not plain or transposed or len(products) != 1 or set(read_from_outside(nodes)) != {products[0].inputs[0]}:
         raise ConfigError(
             f"parallelism.shard: layer {layer!r} has the ops {', '.join(node.op for node in nodes)}; expected one "
             "product of its input with its weights, and a bias; leave the layer out"

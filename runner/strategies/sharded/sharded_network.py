@@ -156,10 +156,7 @@ class _ShardedPass:
         }
 
     def _all_on(self, worker: int | None, tensor: Tensor, place: AbstractContextManager[None]) -> Tensor:
-        """Return a whole tensor for a worker's shards, or for unsharded layers.
-
-        place: the device that gathers the parts.
-        """
+        """Return a whole tensor for a worker's shards (None: unsharded layers). place: layer that gathers the parts."""
         if tensor not in self._parts:
             return self._whole[tensor]
         if (tensor, worker) not in self._gathered:

@@ -94,7 +94,7 @@ Ints = tuple[int, ...]
 SIZES = 4
 """The number of sizes that a call receives: height and width of the image, then of the result."""
 
-_WRITTEN_OUT = 25  # the largest window, in pixels, whose loop is unrolled
+_UNROLLED = 25  # the largest window, in pixels, whose loop is unrolled
 _COMPUTED = "float32"
 
 
@@ -135,7 +135,7 @@ def write_module(pooling: Pooling) -> str:
 
 @dataclass(frozen=True)
 class _Window:
-    """A window. start: address of pixel (0, 0), inside the image or not. rows, columns: window pixels inside it."""
+    """A window. start: address of its first pixel, inside the image or not. rows, columns: ranges inside the image."""
 
     start: Value
     rows: tuple[Value, Value]
@@ -192,28 +192,28 @@ class _Loops:
 
     def _pixel(self, window: _Window, place: Value) -> None:
         """Append the instructions for one pixel of the result."""
-        if self.pooling.window[0] * self.pooling.window[1] > _WRITTEN_OUT:
-            self._numbers(window, place, written_out=False)
+        if self.pooling.window[0] * self.pooling.window[1] > _UNROLLED:
+            self._numbers(window, place, unrolled=False)
             return
         with self.builder.if_else(self._is_inside(window)) as (inside, outside):
             with inside:
-                self._numbers(window, place, written_out=True)
+                self._numbers(window, place, unrolled=True)
             with outside:
-                self._numbers(window, place, written_out=False)
+                self._numbers(window, place, unrolled=False)
 
     def _is_inside(self, window: _Window) -> Value:
         b, (tall, wide) = self.builder, self.pooling.window
         edges = [(window.rows[0], 0), (window.rows[1], tall), (window.columns[0], 0), (window.columns[1], wide)]
         return reduce(b.and_, [b.icmp_signed("==", edge, INDEX(whole)) for edge, whole in edges])
 
-    def _numbers(self, window: _Window, place: Value, *, written_out: bool) -> None:
+    def _numbers(self, window: _Window, place: Value, *, unrolled: bool) -> None:
         """Append the instructions for the numbers of a pixel: whole vectors, then single numbers."""
         for lanes, begin, end in self.pooling.offsets:
 
             def numbers(offset: Value, lanes: Lanes = lanes) -> None:
                 start = self._place(window.start, STORED[self.pooling.dtype], offset)
                 moved = _Window(start, window.rows, window.columns)
-                best = self._of_all(lanes, moved) if written_out else self._of_some(lanes, moved)
+                best = self._of_all(lanes, moved) if unrolled else self._of_some(lanes, moved)
                 self._store(lanes, best, self.builder.add(place, offset))
 
             if end - begin == lanes.count:

@@ -57,8 +57,8 @@ def register(registry: Registry) -> None:
 
 def _arrange(attributes: Attributes, inputs: Specs, outputs: Specs, offered: Offers) -> Arrangement | None:
     """Arrange all tensors in C order. Return None unless the product is x' dy with 1 to ``MOST_TERMS`` terms."""
-    turned = (attributes["transpose_a"], attributes["transpose_b"]) == (True, False)
-    if not turned or not 0 < inputs[0].shape[0] <= MOST_TERMS:
+    transposed = (attributes["transpose_a"], attributes["transpose_b"]) == (True, False)
+    if not transposed or not 0 < inputs[0].shape[0] <= MOST_TERMS:
         return None
     wide = [position for position, spec in enumerate(inputs) if position > 1 and spec.shape]
     in_place = tuple(product(wide, range(len(outputs))))

@@ -45,7 +45,7 @@ def _lanes() -> int:
 def _bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> list[NativeCall]:
     (inputs, weights, h0, c0), (h, c, gates) = buffers.inputs, buffers.outputs
     (rows, units), panels = h0.spec.shape, address_of(buffers.scratch)
-    calls = [_packed(buffers, weights, panels, turned=False)]
+    calls = [_packed(buffers, weights, panels, transposed=False)]
     for step in range(h.spec.shape[0]):
         before = [h0.address, c0.address] if step == 0 else [each.entry(step - 1) for each in (h, c)]
         after = [each.entry(step) for each in (h, c, gates)]
@@ -58,7 +58,7 @@ def _bind_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Bu
     (dh, dc, weights, c0, c, gates), (dinputs, dh0, dc0) = buffers.inputs, buffers.outputs
     (rows, units), panels = c0.spec.shape, address_of(buffers.scratch)
     steps, blocks = dh.spec.shape[0], units // (_lanes() * vectors_of(units, _lanes()))
-    calls = [_packed(buffers, weights, panels, turned=True)]
+    calls = [_packed(buffers, weights, panels, transposed=True)]
     for step in reversed(range(steps)):
         # The last step has no next step; the code for it does not read this address.
         later = dinputs.address if step == steps - 1 else dinputs.entry(step + 1)
@@ -70,10 +70,10 @@ def _bind_gradient(attributes: Attributes, arrangement: Arrangement, buffers: Bu
     return calls
 
 
-def _packed(buffers: Buffers, weights: Operand, panels: int, *, turned: bool) -> NativeCall:
+def _packed(buffers: Buffers, weights: Operand, panels: int, *, transposed: bool) -> NativeCall:
     units = weights.spec.shape[0]
-    code = _compiled("turned panels" if turned else "panels", 0, units)
-    blocks = units // (_lanes() * (vectors_of(units, _lanes()) if turned else 1))
+    code = _compiled("transposed panels" if transposed else "panels", 0, units)
+    blocks = units // (_lanes() * (vectors_of(units, _lanes()) if transposed else 1))
     return _call(code, [weights.address, panels], blocks, buffers)
 
 

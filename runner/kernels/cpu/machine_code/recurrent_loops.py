@@ -36,7 +36,7 @@ def write_module(kind: str, rows: int, units: int, vector_bytes: int) -> str:
     """Return the LLVM module whose function ``slice`` computes a range of blocks of units. kind: key of ``loops``."""
     loops: dict[str, tuple[int, Callable[[_Writer, Value], None]]] = {
         "panels": (2, _Writer.pack),
-        "turned panels": (2, _Writer.pack_turned),
+        "transposed panels": (2, _Writer.pack_transposed),
         "forward": (7, _Writer.forward),
         "backward": (9, partial(_Writer.backward, multiplied=True)),
         "last": (9, partial(_Writer.backward, multiplied=False)),
@@ -98,7 +98,7 @@ class _Writer:
         """Return the index at which a block's panel with the first gate ``gate`` begins."""
         return self._plus(self._times(block, GATES * self.units * self.width), gate * self.units * self.width)
 
-    def pack_turned(self, block: Value) -> None:
+    def pack_transposed(self, block: Value) -> None:
         """Transpose a block's rows of the weights (H, 4 H) into a panel with 4 H lines of the block's units."""
         columns, block_units = GATES * self.units, self.vectors * self.width
         one = Lanes(DTYPE, 1)

@@ -67,9 +67,8 @@ filters are read less often, but the scratch memory is larger."""
 
 
 def register(registry: Registry) -> None:
-    """Add the kernels if oneDNN, which converts images and weights to blocks, is loaded, and the CPU has fused
-    multiply-adds and vectors of 8 or 16 numbers.
-    """
+    """Add the kernels if oneDNN is loaded and the CPU has fused multiply-adds and vectors of 8 or 16 numbers."""
+    # oneDNN converts images and weights to blocks.
     can_convert = any(kernel.library == "onednn" for kernel in registry.of("convert", "cpu"))
     if not can_convert or not host().multiplies_and_adds or host().vector_bytes not in BLOCKS:
         return

@@ -171,7 +171,7 @@ class Window:
 
     @classmethod
     def of(cls, part: Part, tile: Value, extent: int, edges: Sequence[str], before: Sequence[Value]) -> "Window":
-        """Return ``extent`` rows and columns. edges: sizes with height and width. before: padding before the image."""
+        """Return the ``extent`` rows and columns of a tile. edges: names of height and width. before: their padding."""
         b = part.builder
         height, width, rows, columns = part.sizes(*edges, "tile_rows", "tile_columns")
         row, column = b.udiv(tile, columns), b.urem(tile, columns)

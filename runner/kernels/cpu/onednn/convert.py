@@ -31,7 +31,7 @@ from runner.kernels.registry import Registry
 def register(registry: Registry, library: Library) -> None:
     """Add the kernels of op ``convert``, and of op ``cast`` between float dtypes.
 
-    ``convert`` is offered the layouts of both input and output. For ``cast``, the second of these offers is optional.
+    For ``convert``, the offers are the layouts of input and output. For ``cast``, that of the output may be missing.
     """
 
     def arrange_convert(node: Node, offered: Layouts) -> Arrangement | None:

@@ -23,8 +23,8 @@ LARGE = 1 << 17
 FEW_ROWS = 4
 """The largest number of rows of dy for which dy W' (W' is W transposed) is computed by :func:`_input_gradient`."""
 
-TURNED_ROWS = range(8, 257)
-"""If dy has one of these numbers of rows and W at least ``LARGE`` weights, :func:`_turned_product` computes dy W'."""
+TRANSPOSED_ROWS = range(8, 257)
+"""If dy has one of these numbers of rows and W has ``LARGE`` weights or more, :func:`_transposed_product` is used."""
 
 TRANSPOSED = "t:"
 """The prefix of the layout tag that describes a matrix in C order as its transpose."""
@@ -93,19 +93,19 @@ def _bound(product: Product, buffers: Buffers) -> Bound:
 
 def _product(library: Library, node: Node) -> Product:
     """Return the product of two inputs. ``bias`` adds a third input; ``relu`` then replaces each y by max(y, 0)."""
-    turned = (node.attributes["transpose_a"], node.attributes["transpose_b"])
+    transposed = (node.attributes["transpose_a"], node.attributes["transpose_b"])
     (rows, columns), large = node.outputs[0].shape, math.prod(node.inputs[1].shape) >= LARGE
-    if turned == (False, False) and large:
+    if transposed == (False, False) and large:
         # oneDNN's matrix product would reorder large weights in every step; oneDNN's inner product does not. The inner
         # product reads weights as (outputs, inputs), so the axes of our weights are exchanged.
-        a, b = _matrix(library, node.inputs[0]), _matrix(library, node.inputs[1], turned=True)
+        a, b = _matrix(library, node.inputs[0]), _matrix(library, node.inputs[1], transposed=True)
         return _forward(library, node, "inner_product_forward", (dnnl.FORWARD_TRAINING,), a, b, (columns,))
-    if turned == (False, True) and not _has(node, "bias") and not _has(node, "relu"):
+    if transposed == (False, True) and not _has(node, "bias") and not _has(node, "relu"):
         if rows <= FEW_ROWS:
             return _input_gradient(library, node)
-        if rows in TURNED_ROWS and large:
-            return _turned_product(library, node)
-    a, b = (_matrix(library, spec, each) for spec, each in zip(node.inputs, turned, strict=False))
+        if rows in TRANSPOSED_ROWS and large:
+            return _transposed_product(library, node)
+    a, b = (_matrix(library, spec, each) for spec, each in zip(node.inputs, transposed, strict=False))
     return _forward(library, node, "matmul", (), a, b, (1, columns))
 
 
@@ -114,9 +114,9 @@ def _has(node: Node, part: str) -> bool:
     return bool(node.attributes.get(part, False))
 
 
-def _matrix(library: Library, spec: Spec, turned: bool = False) -> Any:
+def _matrix(library: Library, spec: Spec, transposed: bool = False) -> Any:
     """Return the descriptor of a matrix in C order or of its transpose."""
-    return described(library, spec, plain(spec), TRANSPOSED if turned else "")
+    return described(library, spec, plain(spec), TRANSPOSED if transposed else "")
 
 
 def _forward(
@@ -135,7 +135,7 @@ def _forward(
 
 def _input_gradient(library: Library, node: Node) -> Product:
     """Return dx = dy W' as the gradient of an inner product, which does not transpose W first."""
-    dy, w = _matrix(library, node.inputs[0]), _matrix(library, node.inputs[1], turned=True)
+    dy, w = _matrix(library, node.inputs[0]), _matrix(library, node.inputs[1], transposed=True)
     dx, kind = _matrix(library, node.outputs[0]), "inner_product"
     goal, none = dnnl.FORWARD_TRAINING, library.ffi.NULL
     forward = Description(library, f"{kind}_forward", goal, dx, w, none, dy)
@@ -143,22 +143,22 @@ def _input_gradient(library: Library, node: Node) -> Product:
     return Product([Step(desc, {dnnl.DIFF_DST: (dy, 0), dnnl.WEIGHTS: (w, 1), dnnl.DIFF_SRC: (dx, 2)})])
 
 
-def _turned_product(library: Library, node: Node) -> Product:
+def _transposed_product(library: Library, node: Node) -> Product:
     """Return dx = dy W' as the transpose of W dy'.
 
     To compute dy W', oneDNN first transposes all of W. To compute W dy', it reads W in C order, and only the result is
     transposed. Both methods add the same terms.
     """
     dy, w, dx, across = 0, 1, 2, 3
-    large, small = _matrix(library, node.inputs[w]), _matrix(library, node.inputs[dy], turned=True)
-    end = _matrix(library, node.outputs[0], turned=True)
+    large, small = _matrix(library, node.inputs[w]), _matrix(library, node.inputs[dy], transposed=True)
+    end = _matrix(library, node.outputs[0], transposed=True)
     middle = in_c_order(library, node.outputs[0].shape[::-1], node.outputs[0].dtype)
     multiply = Description(library, "matmul", large, small, library.ffi.NULL, middle)
-    turn = Description(library, "reorder", middle, library.engine, end, library.engine)
+    transpose = Description(library, "reorder", middle, library.engine, end, library.engine)
     return Product(
         [
             Step(multiply, {dnnl.SRC: (large, w), dnnl.WEIGHTS: (small, dy), dnnl.DST: (middle, across)}),
-            Step(turn, {dnnl.SRC: (middle, across), dnnl.DST: (end, dx)}),
+            Step(transpose, {dnnl.SRC: (middle, across), dnnl.DST: (end, dx)}),
         ],
         between=node.outputs[0],
     )
@@ -167,7 +167,7 @@ def _turned_product(library: Library, node: Node) -> Product:
 def _weight_and_bias_gradient(library: Library, node: Node) -> Product:
     """Return the product of inputs x, dy with outputs dw = x' dy and db, the sum of dy over rows."""
     x, dy = (_matrix(library, spec) for spec in node.inputs)
-    dw = _matrix(library, node.outputs[0], turned=True)
+    dw = _matrix(library, node.outputs[0], transposed=True)
     db = in_c_order(library, node.outputs[1].shape, node.outputs[1].dtype)
     kind = "inner_product"
     # If x and dy are bfloat16, the forward product has bfloat16 weights, even if the gradients are float32.

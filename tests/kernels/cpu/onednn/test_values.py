@@ -11,7 +11,7 @@ import pytest
 
 from runner.kernels.contract import Array, Layout, Operand, plain
 from runner.kernels.cpu.onednn.convert import _steps
-from runner.kernels.cpu.onednn.linear import FEW_ROWS, LARGE, TURNED_ROWS
+from runner.kernels.cpu.onednn.linear import FEW_ROWS, LARGE, TRANSPOSED_ROWS
 from runner.kernels.cpu.onednn.memory import BITS
 from runner.kernels.memory import numpy_dtype
 from tests.kernels.cpu.layout_cases import FUSED, LAYERS, PRODUCTS, convolved
@@ -220,7 +220,7 @@ def test_the_table_has_products_on_both_sides_of_each_size_limit() -> None:
     wide = [size for size in PRODUCTS if size not in small]
     assert small
     one, few, below, within, above = (rows for rows, _, _ in wide)
-    assert one < few == FEW_ROWS < below < TURNED_ROWS.start < within < TURNED_ROWS.stop < above
+    assert one < few == FEW_ROWS < below < TRANSPOSED_ROWS.start < within < TRANSPOSED_ROWS.stop < above
 
 
 def test_softmax_of_large_logits_equals_the_reference() -> None:
