@@ -91,20 +91,20 @@ class PushedServer:
         self,
         gradients: Sequence[tuple[Variable, Tensor]],
         statistics: Sequence[StateUpdate],
-        counted: Tensor,
+        fetched_at: Tensor,
         scope: str,
     ) -> Applied:
         """Add the nodes that apply a push: the updates of the variables, of moving averages, and of the count.
 
         gradients: pairs of variable and gradient, summed over the steps since the last push. statistics: the updates of
-        moving averages. counted: () int64, the shard's count of pushes at the fetch before the first of these steps.
+        moving averages. fetched_at: () int64, the shard's push count at the fetch before the first of these steps.
         These tensors are on the replica's device. The optimizer's step is the number of pushes applied before, because
         each push is one update of the shard.
         """
         graph = self._graph
         with graph.absolute_scope(scope), graph.device(self.device):
             rate = rate_input(graph, self._workload)
-            staleness = ops.sub(graph, self.applied, counted, name="staleness")
+            staleness = ops.sub(graph, self.applied, fetched_at, name="staleness")
             chosen = self._choice(staleness)
             rates = Expr(graph, self._scaled(rate, staleness))
             rule = self._workload.optimizer.updates(rates, Expr(graph, self.applied))

@@ -12,7 +12,7 @@ from runner.strategies.base import Workload
 from runner.strategies.clients import client_name, program_of
 from runner.strategies.replica import Gradients, Replica, Share, ordered_sum, summed
 from runner.strategies.servers import CopiedVariables, ReadVariables, ServedVariables, Server, update_served
-from runner.strategies.synchronous.first_arrivals import APPLY, NORM, CountedShares, contributors_of, counted
+from runner.strategies.synchronous.first_arrivals import APPLY, NORM, CountedShares, contributors_of, worker_feed
 
 
 def with_backup_workers(
@@ -107,7 +107,7 @@ class _Choice:
     def __init__(self, graph: Graph, server: Server, counts: CountedShares) -> None:
         self._graph = graph
         self._device = server.device
-        names = [counted(i) for i in range(counts.counted)]
+        names = [worker_feed(i) for i in range(counts.counted)]
         with graph.absolute_scope(f"{server.scope}/counted"), graph.device(server.device):
             self.fed = {name: ops.placeholder(graph, (), "int64", name=name) for name in names}
             self._workers = [*self.fed.values()]

@@ -29,7 +29,7 @@ still busy, or lost.
 Contributors = tuple[int, ...]
 
 
-def counted(position: int) -> str:
+def worker_feed(position: int) -> str:
     """Return the name of the feed whose value is the number of the worker at this position of the sum."""
     return f"worker_{position}"
 
@@ -87,7 +87,7 @@ class FirstArrivals(StepDriver):
         self._counted[step] = contributors
         held = sum(self._shares.examples[k] for k in contributors)
         self._since["comm/unseen_examples"] += sum(self._shares.examples) - held
-        chosen: dict[str, Any] = {counted(i): scalar(k, "int64") for i, k in enumerate(contributors)}
+        chosen: dict[str, Any] = {worker_feed(i): scalar(k, "int64") for i, k in enumerate(contributors)}
         if not self._shares.even:
             chosen["scale"] = scalar(self._shares.batch / held, self._shares.dtype)
         clip_factor = self._run(NORM, step, chosen) if self._shares.clips else {}
