@@ -128,8 +128,7 @@ def _normalizes(state: Mapping[str, Any], module: str) -> bool:
 def stored_weights(weights: Mapping[str, NDArray[Any]]) -> Path:
     """Write weights as a checkpoint, named by its content, to the user's cache folder; return the checkpoint.
 
-    Raises CheckpointError for names or types that a checkpoint cannot hold, NumericError for a value that is not
-    finite.
+    Raises CheckpointError for names or types that a checkpoint cannot hold, NumericError for non-finite values.
     """
     variables = {name: np.asarray(value) for name, value in weights.items()}
     digest = weights_sha256(variables)

@@ -2,8 +2,7 @@
 
 A reader never sees an incomplete checkpoint, a damaged checkpoint is never loaded, and no content is executed.
 
-Read the modules in this order: ``manifest``, ``shard`` and ``layout`` for the format; then ``writing``, ``reading``
-and ``background``.
+Read in this order: ``manifest``, ``shard`` and ``layout`` (the format), ``writing``, ``reading``, ``background``.
 """
 
 from runner.checkpoint.manifest import BEST_STEP, CheckpointMeta, Manifest

@@ -16,7 +16,7 @@ from runner.system.files import read_regular
 
 PREFIX_BYTES = 4096
 
-# Protocols 0 and 1 of pickle have no magic number. This matches the first bytes of pickled containers and classes.
+# Protocols 0 and 1 of pickle have no magic number; the pattern matches the start of pickled containers and classes.
 _OLD_PICKLE = re.compile(rb"(\(dp\d+\n|\(lp\d+\n|\(d[qp]|\(l[qp]|\}q\x00|\]q\x00|c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n)")
 
 _SIGNATURES = (
@@ -224,7 +224,7 @@ def _require_fit(found: Manifest, expected: Expected) -> None:
     )
     if any(problems):
         raise CheckpointError(
-            f"does not fit the network: {'; '.join(filter(None, problems))}. It was written by another "
+            f"does not fit the network: {'; '.join(filter(None, problems))}. The checkpoint was written by another "
             "configuration of model, optimizer, precision or strategy"
         )
 

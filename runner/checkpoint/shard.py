@@ -86,8 +86,7 @@ def pack(variables: Mapping[str, Array], file: str = SHARD_FILE) -> tuple[ShardR
 def unpack(record: ShardRecord, payload: bytes) -> dict[str, Array]:
     """Return the variables of a shard as writable C-contiguous arrays, in the order of the record.
 
-    Raises CheckpointError unless ``payload`` matches ``record`` byte for byte, NumericError for a value that is
-    not finite.
+    Raises CheckpointError unless ``payload`` matches ``record`` byte for byte, NumericError for non-finite values.
     """
     digest = hashlib.sha256(payload).hexdigest()
     if digest != record.sha256:

@@ -45,8 +45,7 @@ class Augment:
     crop_padding: width of the black border (stored value 0) that is added before a region of the original size is cut
     out at a random position; 0 for no crop. flip: whether to mirror each image left to right with probability 1/2.
     colour: "full", "fast" or "pca", a distortion of colours that is applied next, to images of uint8; null for none.
-    others: name -> settings of an augmentation from a plugin. Augmentations from plugins are applied last, in this
-    order.
+    others: name -> settings of an augmentation from a plugin; these are applied last, in this order.
     """
 
     crop_padding: Annotated[int, Bounds(0, 65_536)] = 0

@@ -50,10 +50,7 @@ class Decoder:
         draws: NDArray[np.float64],
         fields: dict[str, NDArray[Any]],
     ) -> Iterator[NDArray[Any]]:
-        """Yield distorted images.
-
-        If an undecodable example is replaced, the values of the other example are written to ``fields``.
-        """
+        """Yield distorted images; write the values of examples that replace undecodable ones to ``fields``."""
         for place, own in enumerate(draws):
             example = int(examples[place])
             pixels = self._or_skip(self._preprocessing.train, found["x"][place], own)

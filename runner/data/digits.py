@@ -19,7 +19,7 @@ from runner.errors import DataError
 _SHAPE = (1, 8, 8)
 _PER_CLASS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
 _CLASS_NAMES = tuple("0123456789")
-# The checksum of the decoded table, so that the compression of the file does not matter.
+# The checksum is of the decompressed table, because the compression of the file may differ.
 _TABLE_SHA256 = "68aea062d35a127749050fa0e52dca09d6569ac08092c925610e0954e172dde2"
 # Each pixel is the number of black pixels, 0 to 16, in a 4x4 block of the original bitmap.
 _NORMALISATION = Normalisation(scale=16.0, mean=(0.0,), std=(1.0,))

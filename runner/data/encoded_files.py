@@ -25,8 +25,7 @@ class EncodedFiles(NormalisedFiles):
     """Settings of images that are stored as JPEG or PNG files, or in records.
 
     size: side, in pixels, of the square images of a batch. channels: 3 for RGB, 1 for grey. preprocessing: conversion
-    of images to this size. skip_errors: largest number of faulty records or undecodable images to leave out, with a
-    warning for each.
+    of images to this size. skip_errors: largest number of faulty records or undecodable images to skip with a warning.
     """
 
     size: Annotated[int, Bounds(1, 65_536)] = 32

@@ -24,8 +24,7 @@ def inspection(settings: DatasetSettings, seed: int, batch_size: int, sheet: Pat
     """Return a description of a dataset; the times of the input stages are measured with a few train batches.
 
     sheet: file for a picture of distorted train images, see :func:`contact_sheet`. Raises DataError if the data cannot
-    be read, ConfigError if ``sheet`` is given for examples other than images, ResourceError if the file cannot be
-    written.
+    be read, ConfigError if ``sheet`` is given and examples are not images, ResourceError if writing the file fails.
     """
     facts, dataset = limited_facts(settings), load_limited(settings)
     with closing(pipeline_of(settings, dataset, seed=seed, batch_size=batch_size, dtype="float32")) as pipeline:

@@ -15,7 +15,7 @@ class Shuffle:
     """The settings for shuffling the examples of an epoch.
 
     window: null to permute all examples, which reads a file at random places; or a number W, for disks that are slow at
-    random reads. With W, the files are visited in a random order, and then no example moves by W places or more.
+    random reads. With W, files are visited in random order, and examples are moved by less than W places.
     interleave: number of files that are read in turn, one example each; used with a window only.
     """
 

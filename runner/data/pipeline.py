@@ -122,10 +122,9 @@ class Pipeline:
         return {name: np.concatenate([part[name] for part in made]) for name in made[0]}
 
     def steps_together(self, examples: int) -> int:
-        """Return for how many steps :meth:`read_steps` should make a share of this number of examples.
+        """Return the number of steps that :meth:`read_steps` should make at once. examples: the size of a share.
 
-        The number is 1 if the batches of two steps differ in more than their examples, or if an example may be
-        unreadable.
+        The number is 1 if the batches of two steps differ in more than their examples, or if reading may fail.
         """
         nbytes = examples * self._example_bytes
         return 1 if self._alone else min(_MOST_TOGETHER, max(1, _TOGETHER_BYTES // max(1, nbytes)))

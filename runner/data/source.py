@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A batch that is made ahead, together with the batches of the steps before and after it."""
+    """A batch that is made ahead with the batches of adjacent steps. number: the position of the batch among them."""
 
     together: Future[list[Batch]]
     number: int
@@ -29,9 +29,9 @@ class _Prepared:
 class Prefetcher:
     """An input source that returns the batches of a pipeline and usually makes them before they are requested.
 
-    After a read of (split, step, lo, hi), a background thread makes (split, s, lo, hi) for at least the next ``depth``
-    steps s, also if each step reads several ranges. All other batches are made on request. Small batches are made for
-    several steps together, because to wake a thread in each step would take longer than to make them.
+    After a read of (split, step, lo, hi), a background thread makes the same range of at least the next ``depth``
+    steps. All other batches are made on request. Small batches of several steps are made together, because waking a
+    thread in each step would take longer than making a batch.
     """
 
     def __init__(self, source: Pipeline, depth: int = 1) -> None:

@@ -36,7 +36,7 @@ _AS_STORED = Normalisation(1.0, (0.0,), (1.0,))
 
 
 def words(text: str) -> Iterator[list[str]]:
-    """Yield the words, in lower case, of each line that has any. Apostrophes in words stay; other marks are words."""
+    """Yield the lower-case words of each line that has any. Apostrophes in words are kept; other marks are words."""
     for line in text.lower().splitlines():
         if found := _WORD.findall(line):
             yield found
@@ -69,8 +69,7 @@ def tokens(lines: Lines, vocabulary: Sequence[str]) -> NDArray[np.int32]:
 def examples(stream: NDArray[np.int32], steps: int, *, whole: bool) -> Split:
     """Return a stream of tokens (L,) as the examples of ``steps`` tokens that the module docstring describes.
 
-    whole: whether to leave out a last example that is not full; if false, the example is padded, with PADDING as
-    targets.
+    whole: whether to leave out an incomplete last example; if false, it is padded, with PADDING as targets.
     """
     count = example_count(len(stream), steps, whole=whole)
     padded = stream

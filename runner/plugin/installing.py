@@ -17,9 +17,8 @@ PLUGINS: dict[str, str] = {}
 def install(references: Sequence[str]) -> None:
     """Add the content of plugins to the tables; skip a plugin that is already installed from the same source.
 
-    references: files (``FILE.py``) or modules, see :func:`~runner.plugin.loading.locate`. The code of the plugins is
-    executed. Raises ConfigError if a plugin cannot be loaded or conflicts with the tables; no part of that plugin is
-    then added.
+    references: files (``FILE.py``) or modules, see :func:`~runner.plugin.loading.locate`. Executes their code. Raises
+    ConfigError if a plugin cannot be loaded or conflicts with the tables; no part of that plugin is then added.
     """
     for reference in references:
         located = locate(reference)

@@ -79,7 +79,7 @@ class CodeCache:
 
 
 def _digest(name: str, code: bytes) -> bytes:
-    """Return the digest of a file. It includes the name, so that code under another name is not loaded."""
+    """Return the digest of a file, which covers the name, so that code under another name is not loaded."""
     return hashlib.sha256(name.encode() + code).digest()
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any, BinaryIO
 
 from runner.errors import DataError, ResourceError, SecurityError
 
-# Without O_NONBLOCK, opening a FIFO that has no writer would wait for ever.
+# Without O_NONBLOCK, opening a FIFO that has no writer would wait forever.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC  # flags for os.open of a new file
 

@@ -9,7 +9,7 @@ A record is a dataclass. The annotation of a field determines its plain (JSON-li
         seconds: dict[str, float]
 
 A missing field, an unknown field, a field of a wrong type and a value out of bounds each raise :class:`Violation`.
-Most checks, but not bounds in ``Within``, also apply to written values; a refused one is a defect of the writer.
+Most checks, except bounds in ``Within``, also apply to written values, where a violation is a defect of the writer.
 """
 
 import math

@@ -191,7 +191,7 @@ def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: 
 
 
 def _earlier(table: Table, results: Mapping[str, RunResults]) -> Iterator[str]:
-    """Yield a sentence for each earlier design of a run and each column that reads it."""
+    """Yield a sentence for each earlier design of a run and each column that reads the run."""
     for name, found in results.items():
         designs: dict[tuple[str, str], list[Result]] = {}
         for result, keys in found.earlier:

@@ -117,8 +117,8 @@ def with_synthetic_data(experiment: Experiment, batches: Sequence[int]) -> Exper
 def estimated_s(experiment: Experiment, require_fit: Callable[[Experiment], None], *, synthetic: bool) -> float | None:
     """Return the seconds of all updates of a run, estimated by its first updates; None if they cannot be made here.
 
-    If the run does not fit into the memory of this machine, one worker with all cores makes updates of eight examples,
-    or of fewer until they fit, and the time of an example counts. require_fit: raises ResourceError for an experiment
+    If the run does not fit into the memory of this machine, one worker with all cores makes updates of at most eight
+    examples, and the estimate is based on the time per example. require_fit: raises ResourceError for an experiment
     that does not fit. synthetic: whether to replace the dataset; None is returned if no data can replace it.
     """
     batch = whole = experiment.config.train.batch_size

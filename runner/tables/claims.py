@@ -4,7 +4,7 @@ Read in this order: ``lower``, ``equivalent`` and ``every`` test one claim; ``de
 of a table. All functions are pure, and no result is rounded.
 
 Each claim has two p-values: ``p_for`` of the hypothesis that the claim is false, and ``p_against`` of the hypothesis
-that it is true. The smaller p-value enters Holm's correction. A claim that cannot be tested has 1 for both. It counts
+that it is true. The smaller p-value enters Holm's correction. A claim that cannot be tested has 1 for both and counts
 in the correction, so that no verdict is withdrawn when more cells are measured.
 """
 

@@ -4,7 +4,7 @@ All functions are pure, and no result is rounded.
 
 A value counts as not finite if it is NaN, infinite or at least 1e150 in magnitude, because sums of squares of such
 values can overflow. A sample with such a value has no statistics. Its cell is inconclusive if the median is compared,
-otherwise the cell fails. A claim with a test is undecided.
+and fails otherwise. A tested claim about the cell is undecided.
 """
 
 import math
@@ -98,7 +98,7 @@ def median_interval(sample: Sample) -> Interval | None:
 def against_published(sample: Sample, published: float, tolerance: float, statistic: str = "mean") -> str:
     """Return the verdict on a cell with a published value: "passes", "fails", "inconclusive at N seeds", "no verdict".
 
-    The cell passes if the interval of the statistic lies inside published ± tolerance, bounds included. The value fails
+    The cell passes if the interval of the statistic lies inside published ± tolerance, bounds included. The cell fails
     if the interval lies outside, and is inconclusive if the interval contains a bound. If the true mean lies on a bound
     of a wide tolerance, 2.5 % of the cells pass and 2.5 % fail.
 

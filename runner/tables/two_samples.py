@@ -85,8 +85,7 @@ def permutation_p(a: Sample, b: Sample) -> float:
 def _permutation_test(samples: Sequence[Sequence[float]], statistic: Callable[..., Any], permuted: str) -> float:
     """Return the two-sided p-value of a permutation test. permuted: the ``permutation_type`` of SciPy's function.
 
-    It is exact for at most ``PERMUTATIONS`` permutations, otherwise from that number of random permutations with a
-    fixed seed.
+    The p-value is exact up to ``PERMUTATIONS`` permutations, otherwise from as many random ones with a fixed seed.
     """
     import numpy as np
     from scipy import stats

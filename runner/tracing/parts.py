@@ -9,9 +9,9 @@ from runner.tracing.critical_path import Wait, ns_within, spent, waits_between, 
 from runner.tracing.timeline_index import TimelineIndex, Update
 
 COMPUTATION, COMMUNICATION, WAITING, INPUTS = PARTS = ("compute", "communication", "waiting", "input")
-"""Parts of the time of a device. compute: it executes instructions. communication: it has no work while a tensor that
-it waits for is on the way (exposed communication). waiting: it has no work, and no tensor for it is on the way.
-input: it waits for the host's work before a step, such as reading a batch."""
+"""Parts of the time of a device. compute: the device executes instructions. communication: the device has no work while
+a tensor for it is on the way (exposed communication). waiting: the device has no work, and no tensor for it is on the
+way. input: the device waits for the host's work before a step, such as reading a batch."""
 
 _BUSY = (COMPUTE, SEND, RECEIVE, DELAY)
 

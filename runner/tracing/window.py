@@ -52,7 +52,7 @@ class TraceWindow:
 
     def before(self, step: int) -> None:
         """Store the start time of an update; start recording at the step before the first step to record."""
-        # Recording starts one step early if possible, because the step in which it starts is slower than the others.
+        # Recording starts one step early if possible, because the step that starts the recording is slower.
         if self.steps and not self._recording and self.steps[0] - 1 <= step <= self.steps[-1]:
             self.session.start_trace(self.clients)
             self._recording = True

@@ -46,7 +46,7 @@ class TensorboardStore:
     """The event files of a run: metrics as scalars, parameters as hyper-parameters, and texts.
 
     The texts are the configuration and the description. Each start of a run writes a new file. If the run is resumed,
-    the new file states the first step of this start, and TensorBoard drops the points of earlier files from there on.
+    the new file states the first step of this start, and TensorBoard drops the points of earlier files from this step.
     """
 
     def __init__(self, run: RunInfo) -> None:

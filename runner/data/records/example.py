@@ -61,8 +61,7 @@ def _value(feature: Any) -> Value:
     """Return the value of a Feature; an empty Feature is an empty list of byte strings."""
     match feature.WhichOneof("kind"):
         case "float_list":
-            # The serialized list ends with its numbers. Reading these bytes is 100 times faster than a loop over the
-            # numbers.
+            # The serialized list ends with its numbers; reading these bytes is 100 times faster than a loop.
             numbers = len(feature.float_list.value) * _FLOAT.itemsize
             packed = feature.float_list.SerializeToString()
             return np.frombuffer(packed[len(packed) - numbers :], _FLOAT)

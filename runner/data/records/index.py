@@ -51,8 +51,8 @@ class FileState(NamedTuple):
 class ShardIndex:
     """The valid records of one file, in the order of the file.
 
-    path: the file to read; for a compressed file, its expanded copy. state: the state of ``path``. offsets, lengths:
-    (N,) int64, position and number of data bytes of each record. labels: (N,) int64; 0 for none. faults: left out.
+    path: the file to read; for a compressed file, its expanded copy. offsets, lengths: (N,) int64, position and number
+    of data bytes of each record. labels: (N,) int64; 0 for none. faults: the invalid records.
     """
 
     path: Path

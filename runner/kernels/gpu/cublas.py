@@ -1,7 +1,7 @@
 """Matrix products by cuBLAS on the GPUs of a process.
 
-CuPy's bindings create the handles. Products call the C library directly. The bindings refuse a stream that is being
-captured, or set the handle's stream to CuPy's current stream, and setting the stream resets the workspace.
+CuPy's bindings create the handles, but products call the C library directly. CuPy's own functions refuse a stream that
+is being captured, or switch the handle to CuPy's current stream, which resets the workspace.
 """
 
 import ctypes
@@ -77,8 +77,7 @@ class CublasLibrary:
         """Enqueue a product of matrices at these addresses, with WORKSPACE_BYTES of scratch memory at ``workspace``.
 
         No extent may be 0. bfloat16 products are summed in float32 and rounded once. The order of additions is always
-        the same. A lock is held during the three calls with the handle. Raises RuntimeError with the status of a call
-        that failed.
+        the same. Raises RuntimeError with the status of a failed call.
         """
         with self._lock:
             handle = self._handle()

@@ -1,4 +1,4 @@
-"""The runtime of real GPUs, implemented with CuPy. The module is short, because most tests run an emulated GPU."""
+"""The runtime of real GPUs, implemented with CuPy. Most tests run an emulated GPU, so this module is kept short."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,6 @@
 """The GPUs and libraries of this machine, whether a run can use them and, if not, which packages to install.
 
-The driver reports the GPUs; the metadata of installed packages lists the libraries. No package, such as CuPy, is
-imported.
+The driver reports the GPUs; the metadata of installed packages lists the libraries. No package is imported.
 """
 
 import importlib.metadata

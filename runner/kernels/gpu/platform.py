@@ -108,8 +108,7 @@ class GpuPlatform:
 
         The first run is eager, because libraries are initialized by their first calls. The second run captures a graph;
         the second and all later runs launch this graph. With ``once``, or if a call cannot be captured, all runs are
-        eager. Element-wise calls of one program are combined into one launch if their order permits it (see
-        ``streams.groups``).
+        eager. Element-wise calls of one program are combined into one launch where possible; see ``streams.groups``.
         """
         parts = [[number] for number in range(len(works))] if once else _parts(works)
         calls = [self._one([_stream_call(works[number]) for number in part]) for part in parts]

@@ -151,8 +151,7 @@ class _Home:
 def groups(touched: Sequence[Touched], programs: Sequence[Hashable | None]) -> list[list[int]]:
     """Divide calls into groups, each for one launch; in order, the groups have the same results as the calls.
 
-    programs: each call's program, or None. Calls of one program may be combined; combined calls run at the position of
-    the last call.
+    programs: each call's program, or None. Calls of one program may be combined and then run at the last call's place.
     """
     backwards: list[list[int]] = []
     homes: dict[Hashable, _Home] = {}

@@ -77,13 +77,9 @@ def _needed(planner: CudnnLibrary, convolution: Convolution, room: int) -> Built
     return plan
 
 
-def _layout(spec: Spec) -> Layout:
-    """Return channels last for images and filters, C order for other tensors."""
-    return channels_last(spec) if len(spec.shape) == 4 else plain(spec)
-
-
 def _layouts(specs: Specs) -> tuple[Layout, ...]:
-    return tuple(map(_layout, specs))
+    """Return channels last for images and filters, C order for other tensors."""
+    return tuple(channels_last(spec) if len(spec.shape) == 4 else plain(spec) for spec in specs)
 
 
 def _one_call(planner: CudnnLibrary, op: str, kind: str, first: tuple[Role, Role]) -> Kernel:

@@ -84,7 +84,7 @@ struct alignas(16) Spot {
 };
 __device__ __forceinline__ Spot nowhere() { return {0, -(1 << 29), 0}; }
 
-struct View {  // Reads 0 outside the tensor and between its elements.
+struct View {  // Reads 0 outside the tensor and at grid positions between its elements.
     const T *data;
     int rows, columns, step_rows, step_columns;
     int64 row_distance, column_distance;
@@ -104,7 +104,7 @@ struct View {  // Reads 0 outside the tensor and between its elements.
 // Return a view of a tensor whose elements are found by offsets alone.
 __device__ __forceinline__ View flat(const T *data) { return {data, 1, 1, 1, 1, 0, 0}; }
 
-// The number of values of a tile that each thread gathers; the functions return the position in the tile of one value.
+// HELD: number of tile values that each thread gathers. across_of, depth_of: the place of such a value in the tile.
 // by_depth: whether adjacent threads gather values that are adjacent along K; if not, along the other axis.
 #define HELD (TILE * DEPTH / THREADS)
 
