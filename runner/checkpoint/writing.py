@@ -1,8 +1,8 @@
 """Commit a checkpoint: at every moment and after any failure, the newest ``step-N`` on the disk is complete.
 
-The order of the calls guarantees this: the free space is checked, the shard and then the manifest are written and
-flushed in a temporary directory, that directory is flushed and renamed, its parent is flushed, the checkpoint is read
-back from the disk, and older checkpoints are deleted.
+The order of the operations guarantees this: check the free space; write and flush the shard, then the manifest, in a
+temporary directory; flush and rename this directory; flush its parent; read the checkpoint back from the disk; delete
+older checkpoints.
 """
 
 import logging

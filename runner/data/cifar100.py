@@ -52,7 +52,7 @@ class Cifar100(NormalisedFiles):
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}; {self.ask}") from error
         if len(stored) != expected:
-            raise DataError(f"{path} has another length than {expected:,} bytes; {self.ask}")
+            raise DataError(f"{path} does not have the expected {expected:,} bytes; {self.ask}")
         records: NDArray[np.uint8] = np.frombuffer(stored, np.uint8).reshape(images, _RECORD)
         labels = records[:, _LABELS - 1].astype(np.int64)
         if labels.max() >= CLASSES:

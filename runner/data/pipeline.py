@@ -40,8 +40,8 @@ class Pipeline:
     step and the position. The number of shares has no effect, and threads can make parts of a share independently. The
     only state is caches and statistics.
 
-    Examples that continue each other (field :data:`~runner.fields.BEGINS`) are served in another order: row r of the B
-    rows of a batch starts at example r n / B, rounded down, and each batch contains the next example of each row. In
+    Examples that continue each other (field :data:`~runner.fields.BEGINS`) are served in another order. Row r of the B
+    rows of a batch starts at example r n / B, rounded down. Each batch contains the next example of each row. In
     training, a row that reaches the end continues at the beginning, so each of the n examples is read once in n / B
     steps. In an evaluation, a row ends where the next row starts. The field begins is 1 in the first batch, and for the
     examples of the dataset that do not continue others.

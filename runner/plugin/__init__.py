@@ -1,8 +1,8 @@
 """The user's options, such as models and optimizers, ops and kernels, from a Python file outside the package.
 
 Such a file ends with a statement like ``plugin = Plugin(models={"tiny": Tiny})``. The file is named on the command
-line (``--plugin my_model.py``) or by an entry point of an installed package (group ``runner.plugins``), but never in a
-configuration: a YAML file is data, and a stored run can be read without executing code.
+line (``--plugin my_model.py``) or by an entry point of an installed package (group ``runner.plugins``). A configuration
+never names this file, so that a stored run can be read without executing code.
 
 :func:`install` adds the content of plugins to the tables of the package: ``contract.TABLES``, the ops and the kernels.
 Every process of a run installs its plugins once, at its start, before it reads the tables. ``session`` adds classes of

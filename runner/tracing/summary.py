@@ -16,11 +16,11 @@ _NO_LAYER = "-"
 def trace_summary(index: TimelineIndex, updates: Sequence[Update]) -> dict[str, Any]:
     """Return the critical path of each recorded update, the time of each process by kind of span, and the waits.
 
-    ``steps`` is a list of maps: ``step``; ``ns``, the duration of the update; ``critical_path_ns`` with ``by_kind``,
-    ``by_layer`` and ``by_process``, each of which adds up to ``ns``; ``processes_ns``, process -> kind -> ns, which
-    adds up to ``ns`` for each process; ``waited``, a list of maps, longest wait first: ``who`` (the waiting process),
-    ``for`` (the awaited process), ``times`` and ``ns`` (number and total duration of the waits). Processes have names
-    such as "worker-0". ``node_ns``: node -> median time of the node's kernel in ns, for ``parallelism.costs``.
+    ``steps``: a list of maps. ``ns``: duration of update ``step``. ``critical_path_ns``: ``by_kind``, ``by_layer`` and
+    ``by_process``, each of which adds up to ``ns``. ``processes_ns``: process -> kind -> ns, which adds up to ``ns``
+    for each process. ``waited``: a list of maps, longest wait first: ``who`` (the waiting process), ``for`` (the
+    awaited process), ``times`` and ``ns`` (number and total duration of the waits). Processes have names such as
+    "worker-0". ``node_ns``: node -> median time of the node's kernel in ns, for ``parallelism.costs``.
     """
     between = list(waits_between(index))
     return {"steps": [_step(index, between, update) for update in updates], "node_ns": _node_ns(index)}

@@ -319,8 +319,8 @@ def test_cifar100_is_read_from_its_binary_files(cifar100: Path) -> None:
 
 
 DAMAGED_CIFAR100: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
-    "has another length than 12,296 bytes": ("test.bin", lambda stored: stored[:-1]),
-    "has another length than 18,444 bytes": ("train.bin", lambda stored: stored + b"0"),
+    "does not have the expected 12,296 bytes": ("test.bin", lambda stored: stored[:-1]),
+    "does not have the expected 18,444 bytes": ("train.bin", lambda stored: stored + b"0"),
     "label 100, expected labels from 0 to 99": ("train.bin", lambda stored: stored[:1] + b"d" + stored[2:]),
 }
 
