@@ -7,7 +7,7 @@ open that matter for training graphs:
 - *The order of visits*: the node with the longest path, in seconds, to the end of the step comes first. So parts of a
   batch advance through the same layers side by side.
 - *The nodes that decide a group's device*: A layer's group begins with its variables and with values that depend only
-  on variables. These nodes are ready at once and alone would go to any free device. Therefore the nodes of a group
+  on variables. Placed alone, these nodes would go to any free device. Therefore the nodes of a group
   without a device are deferred until a computed value passes between this group and another one. Then all deferred
   nodes are tried together on each device. A source (variable, fed value or constant) joins its first reader's device.
 """

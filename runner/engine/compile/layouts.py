@@ -93,13 +93,11 @@ class _Arranging:
         self.kept = overwritten.intersection(viewed(part, tensor) for tensor in fetches)
 
     def feed(self, node: Node, fed: Tensor) -> None:
-        """Create the slot of a fed value."""
         slot = self.new_slot(node.outputs[0], plain(node.outputs[0]))
         self.slot_of[node[0]] = slot
         self.feeds.append(Feed(fed, slot, node.outputs[0]))
 
     def add(self, node: Node) -> None:
-        """Append the instructions of a node."""
         match node.op:
             case "variable":
                 self.add_variable(node)
@@ -317,6 +315,5 @@ class _Arranging:
         arrangement: Arrangement,
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Append one instruction."""
         given = node.attributes if attributes is None else attributes
         self.instructions.append(Instruction(node.name, node.op, given, library, inputs, outputs, arrangement))

@@ -8,12 +8,9 @@ from runner.engine.compile.layouts import arrange
 from runner.engine.compile.memory import assign_memory
 from runner.engine.compile.passes.order_writes import UPDATES
 from runner.engine.compile.plan import DevicePlan
-from runner.engine.graph import DeviceName, Graph, Node, Tensor
+from runner.engine.graph import GPU, DeviceName, Graph, Node, Tensor
 from runner.kernels.contract import Layout
 from runner.kernels.registry import Registry
-
-LAUNCHING = frozenset({"gpu"})
-"""Device types on which the launch of a kernel takes longer than the execution of a small kernel."""
 
 SMALL_BYTES = 1 << 20
 """Largest size in bytes of a small variable. The update of a larger variable occupies the whole GPU."""
@@ -37,8 +34,7 @@ class Part:
         decided: variable name -> layout in an earlier plan. The result is a pure function of the part, of the arguments
         and of the registered kernels, so all processes compute the same plan.
         """
-        is_launching = DeviceName.parse(device).type in LAUNCHING
-        graph = small_updates_last(self.graph) if is_launching else self.graph
+        graph = small_updates_last(self.graph) if DeviceName.parse(device).type == GPU else self.graph
         arranged = arrange(device, graph, self.fetches, self.feeds, registry, decided)
         placed = assign_memory(arranged)
         variables = {name: arranged.slots[slot] for name, slot in arranged.residents.items()}

@@ -102,7 +102,7 @@ def _latest_starts(work: "_Work", starts: dict[int, float]) -> dict[int, float]:
 
 
 class _Work:
-    """The nodes of a step with their durations and dependencies. Nodes are positions in the graph.
+    """The nodes of a step with their durations and dependencies. A node is represented by its position in the graph.
 
     receives: the Recvs that a node needs. readers: the nodes that need a node. needed: number of nodes that a node
     needs. seconds: duration of each node on its device. links: for each Recv, its link (the source device and its own

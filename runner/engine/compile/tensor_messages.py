@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 from runner.engine.compile.plan import DevicePlan
 
-_FULL_BYTES = 64 * 2**10  # bytes from which a message leaves at once: their transfer takes as long as a message costs
+_FULL_BYTES = 64 * 2**10  # a message of this size is sent at once: its transfer takes as long as its fixed cost
 _FULL_TENSORS = 64
 
 
@@ -16,9 +16,9 @@ def tensor_messages(
 ) -> list[tuple[str, ...]]:
     """Return the transfer keys of each message of a step; a message leaves when its last tensor is sent.
 
-    Tensors share a message if the device sends them without computing between them. In a deferred client, computations
-    may lie between them, because the receiver begins when it has all of them. shares_memory: whether a destination
-    shares memory with the device, so that messages need no time for their bytes. without: keys that need no message.
+    Tensors for one device share a message if the device does not compute between their sends, or if the client is
+    deferred, because the receiver then starts only when all tensors have arrived. shares_memory: whether a destination
+    shares memory with the device, so that tensors need no transfer time. without: keys that need no message.
     """
     found: list[tuple[str, ...]] = []
     begun: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Estimates of the transfers in a step, and of the part of their time that overlaps with compute, without a run."""
+"""Estimates, without a run, of the transfers in a step and of the part of their time that overlaps with compute."""
 
 from bisect import bisect_right
 from collections.abc import Mapping

@@ -9,8 +9,8 @@ Read in this order:
 * ``initializers``, ``variables``, ``network``: the state and the layers of one copy of a network.
 * ``verify``: checks of graphs; ``serialize``: graphs as plain data, for other processes.
 
-Other packages and plugins import the names below from this package. A module is imported when a name of it is first
-used, so that the configuration reads names of devices without loading NumPy.
+Other packages and plugins import the names below from this package. A module is imported when one of its names is first
+used, so that the configuration reads device names without loading NumPy.
 """
 
 from importlib import import_module
@@ -55,13 +55,13 @@ _NAMES = {
     "tensor": "Tensor TensorSpec state_dtype",
     "variables": "Declaration Variable Variables",
 }
-"""Module -> the names of it that this package has."""
+"""Module -> its names that this package exports."""
 
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """Import and return a name. Raises AttributeError for a name that is not above."""
+    """Import and return the object of an exported name; raises AttributeError for any other name."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -26,7 +26,7 @@ def gradients(
     """Add nodes for d(sum of <grad_y, y>)/dx; return one tensor per x, or None for an x that no y depends on.
 
     ys, xs: any float tensors of the graph. grad_ys: the gradient of each y, of y's shape and dtype; ones by default.
-    stop: tensors whose nodes pass no gradient on to their inputs. A tensor in ``stop`` that is an x has a gradient.
+    stop: tensors whose nodes pass no gradient on to their inputs; such a tensor can be an x.
     Gradient nodes have the device constraint and the layer of their forward nodes. Raises ShapeError if a path to
     an x passes through an op that is declared not differentiable.
     """
@@ -81,7 +81,7 @@ def _nodes_on_path(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> 
         needed |= found
         stack += found
     forward = {x.node for x in xs}
-    # A graph can have a thousand replicas, so that only the nodes that the ys depend on are visited.
+    # Visit only the nodes that the ys depend on, because a graph can contain a thousand replicas.
     on_path = sorted(needed, key=graph.position)
     for name in on_path:
         if any(tensor.node in forward and graph.spec(tensor).is_float for tensor in graph.nodes[name].inputs):

@@ -106,7 +106,7 @@ COMPRESSIONS = ("none", "high16")
 """Compressions of transfers: none, or sending only the upper 16 bits of each float32 element."""
 
 NO_LIBRARY, NCCL = COLLECTIVES = ("none", "nccl")
-"""Libraries that sum tensors over devices: NCCL, or none. Without one, each device receives all parts and adds them."""
+"""Libraries that sum tensors over devices. With "none", each device receives all tensors and adds them."""
 
 DISTRIBUTIONS = ("none", "constant", "lognormal")
 """Distributions of the delays of slow workers: no delay, always the median, or a lognormal distribution."""

@@ -83,7 +83,6 @@ class Outputs(Answers):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All tensors."""
         return [self.losses, self.prediction, *self.collected.values(), *self.metrics.values()]
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> "Outputs":

@@ -60,7 +60,7 @@ class Variable(_MaybePart):
 
     name: name in the unsharded network and in checkpoints, e.g. "conv1/weights". tensor: the value at the start of a
     step. initial: name of the node that assigns the initial value. trainable: updated by gradients. decayed: subject to
-    weight decay, as weights are, but not biases and normalization parameters. part: the part of the unsharded variable
+    weight decay (weights, but not biases and normalization parameters). part: the part of the unsharded variable
     that this variable holds; None if not sharded. source: the tensor whose initial value this variable copies, or None.
     """
 
@@ -100,7 +100,7 @@ class Declaration(_MaybePart):
 
 
 class Variables:
-    """A store that creates the variables of one replica on first request. A name denotes one variable or its parts.
+    """A store that creates the variables of one replica on first request. A name denotes a whole variable or its parts.
 
     prefix: prefix of node names, so that replicas can share a graph. Initial values do not depend on the prefix.
     device: default device constraint of the variables; "" for none.

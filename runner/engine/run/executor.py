@@ -103,7 +103,7 @@ class DeviceExecutor:
         return self._platform.is_asynchronous
 
     def record(self, recorder: Recorder | None, plan: int = 0, *, fused: bool = False) -> None:
-        """Time all instructions from the next step on, or stop if ``recorder`` is None. plan: its number in the trace.
+        """Time all instructions from the next step on; None stops the timing. plan: number of the plan in the trace.
 
         Recorded steps take longer: the clock is read twice for each instruction and, by default, calls are not fused.
         fused: keep calls fused and time each group; the span has the position of the group's first instruction.
@@ -148,7 +148,7 @@ class DeviceExecutor:
                     raise self._status_failure(call_group, failed)
 
     def _fetch(self) -> dict[Tensor, Array]:
-        """Return the fetched values; wait for the device only if there are fetches, transfers or late failures."""
+        """Return the fetched values; wait for the device only if there are fetches, transfers or deferred checks."""
         if not (self.plan.fetches or self._has_transfers or self._deferred):
             return {}
         values = self._read()

@@ -2,7 +2,7 @@
 
 The instructions run in the order of a step, but no tensor is sent, and received tensors are zeros. Steps are timed with
 and without fused calls. The time of a fused call is divided among its instructions in proportion to their times
-without fused calls, so that the noise of a long instruction does not reach a short one.
+without fused calls, so that the noise of a long instruction does not affect a short one.
 """
 
 import time
@@ -25,8 +25,8 @@ from runner.kernels.platform import HostPlatform
 from runner.kernels.registry import Registry
 
 WARM_UP, REPEATS, LEAST_REPEATS, LONGEST_S = 2, 15, 3, 2.0
-"""Number of untimed runs; largest number of timed runs, of which the median is taken; smallest number of timed runs,
-after which no run begins later than ``LONGEST_S`` seconds after the first."""
+"""Number of untimed runs, and largest number of timed runs, of which the median is taken. Once ``LONGEST_S``
+seconds have passed and ``LEAST_REPEATS`` runs are timed, no further run begins."""
 
 
 def instruction_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: Registry, threads: int) -> list[float]:

@@ -64,8 +64,8 @@ class VirtualTime:
     """A discrete-event clock: a device runs one part at a time, and transfers take time.
 
     As in a worker process, a part waits for its tensors, and a device begins its ready parts in launch order. The order
-    of events is a pure function of the launches and of the durations of parts and transfers. If a launch finds no
-    running client, internal time restarts at 0, so that later times and their rounding do not depend on earlier events.
+    of events is a pure function of the launches and of the durations of parts and transfers. If no client runs at a
+    launch, the internal time restarts at 0, so that later times and their rounding do not depend on earlier events.
     """
 
     def __init__(self, part_s: Callable[[str, str, int], float], transfer_s: Callable[[int], float]) -> None:
@@ -192,7 +192,7 @@ class Recorded:
     ) -> tuple[Ending, str]:
         """Return the part that must begin next so that the part of ``ending`` on ``device`` can begin.
 
-        This is the part itself, or an earlier part on ``device`` or on a sender. awaiting: parts that wait for it.
+        This is the part itself, or an earlier part on ``device`` or on a sender. awaiting: parts that await this part.
         """
         own = (ending.client, ending.step, device)
         if own in awaiting:

@@ -249,8 +249,7 @@ class _Prepared:
 
 @dataclass(frozen=True)
 class _LaunchedRun:
-    """A launched step. fed: copies of the caller's values. number: count of earlier runs. begin_ns: time of the launch.
-    fetched: values fetched so far. turns: see :class:`Finished`."""
+    """A launched step. fed: copies of the fed values. number: count of earlier runs. turns: see :class:`Finished`."""
 
     client: Client
     ready: _Prepared

@@ -42,7 +42,7 @@ class RawSpan(NamedTuple):
 
 
 class Recorder:
-    """A recorder of one device's spans. clock: returns ns; the default, CLOCK_MONOTONIC, is equal in all processes."""
+    """A recorder of one device's spans. clock: returns ns; by default, a clock that all processes of a host share."""
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.spans: list[RawSpan] = []

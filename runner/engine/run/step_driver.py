@@ -42,7 +42,7 @@ class Clients(Protocol):
         return [self.run(client, step=step, feeds=each) for step, each in enumerate(feeds, first)]
 
     def is_available(self, client: str) -> bool:
-        """Return whether a client can be launched without waiting for a process that was lost and is started again."""
+        """Return whether a client can be launched without waiting for a lost process to be restarted."""
         return True
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
@@ -125,7 +125,7 @@ _DRIVERS: dict[type[DriverSettings], Callable[..., StepDriver]] = {}
 
 
 def drives(settings: type[DriverSettings]) -> Callable[[Maker], Maker]:
-    """Register the decorated class or function (clients, settings) -> driver for programs with such settings."""
+    """Register the decorated class or function (clients, settings) -> driver for settings of this type."""
 
     def register(make: Maker) -> Maker:
         _DRIVERS[settings] = make

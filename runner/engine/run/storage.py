@@ -25,7 +25,7 @@ class VariableStore:
     _variables: dict[str, _Variable] = field(default_factory=dict)
 
     def memory(self, name: str, slot: Slot) -> Bytes:
-        """Return a variable's memory, allocated on first use; raises RunnerError if ``slot`` changes."""
+        """Return a variable's memory, allocated on first use; raises RunnerError if spec or layout changes."""
         if name not in self._variables:
             self._variables[name] = _Variable(slot, allocate(self.platform, slot.layout.nbytes, f"variable {name!r}"))
         found = self._variables[name]
@@ -40,7 +40,6 @@ class VariableStore:
                 raise RunnerError(f"variable {name!r} has no value yet: run the 'init' or the 'restore' client first")
 
     def mark_assigned(self, names: frozenset[str]) -> None:
-        """Mark variables as assigned."""
         for name in names:
             self._variables[name].assigned = True
 

@@ -1,7 +1,7 @@
 """The timeline (the spans of all devices on one clock, each with its layer or transfer) and its recording.
 
 Clients (``compile.program.Client``) run one by one or, if launched, concurrently. Each run of a client has the same
-number on all devices. This number identifies the spans of one run, and the receive of each send.
+number on all devices. This number identifies the spans of one run, and matches each send with its receive.
 """
 
 import time

@@ -8,17 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, fresh_name, rewired
 from runner.engine.graph import Graph, Node, Tensor, TensorSpec
 from runner.engine.graph import op as op_table
 from runner.engine.graph.tensor import FLOATS
-from runner.kernels.contract import Buffers, Operand, plain
+from runner.kernels.contract import Array, Buffers, Operand, plain
 from runner.kernels.memory import allocate
 from runner.kernels.registry import Registry
-
-Array = NDArray[Any]
 
 MAX_BYTES = 4096
 """Largest size in bytes of a table, and of each input of a node that becomes a table."""

@@ -156,13 +156,12 @@ def fuse_updates(
     read = "*new, = elementwise(*left, dw, *right)"
     product = "(x, dy, transpose_a=True, transpose_b=False"
     rules = (
-        Rule(f"dw, db = matmul_bias_gradient(x, dy); {read}", f"{factors}; {bias}; {update}", "", updates_variables),
-        Rule(f"dw = matmul{product}); {read}", f"{factors}; {update}", "", updates_variables),
+        Rule(f"dw, db = matmul_bias_gradient(x, dy); {read}", f"{factors}; {bias}; {update}", where=updates_variables),
+        Rule(f"dw = matmul{product}); {read}", f"{factors}; {update}", where=updates_variables),
         Rule(
             f"dw = matmul_fused{product}, bias=False, relu=False); {read}",
             f"{factors}; {update}",
-            "",
-            updates_variables,
+            where=updates_variables,
         ),
     )
     return rewrite(graph, roots, rules, accept=_faster_by(registry))

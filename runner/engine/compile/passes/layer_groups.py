@@ -1,9 +1,9 @@
 """Assignment of the nodes of a training graph to layers, so that each layer is placed on one device.
 
 A layer is the unit of model parallelism. A layer includes its variables with their optimizer slots and updates, its
-forward pass in all parts of a batch and in evaluations, and its backward pass. The backward pass needs the weights and
-the activations of the forward pass. A separate device for the backward pass would only add transfers of weights,
-activations and weight gradients. So the forward and the backward pass stay together, as in DistBelief's partitions.
+forward pass in all parts of a batch and in evaluations, and its backward pass. As in the partitions of DistBelief, the
+forward and the backward pass are on one device, because two devices would have to exchange weights, activations and
+weight gradients.
 """
 
 from collections.abc import Mapping

@@ -89,10 +89,10 @@ def _complete_groups(graph: Graph, members: Sequence[str]) -> list[list[Node]]:
         ranked = sorted(nodes, key=lambda node: int(node.attributes["rank"]))
         parts = ranked[0].inputs
         devices = [node.device for node in ranked]
-        lie_on = [graph.nodes[part.node].device for part in parts]
+        part_devices = [graph.nodes[part.node].device for part in parts]
         alike = all(node.inputs == parts for node in ranked)
         ranks = [node.attributes["rank"] for node in ranked]
-        if alike and devices == lie_on == list(members) and ranks == list(range(len(members))):
+        if alike and devices == part_devices == list(members) and ranks == list(range(len(members))):
             found.append(ranked)
     return found
 

@@ -39,7 +39,7 @@ def order_writes(graph: Graph) -> Graph:
 
 
 def _with_copies_of_assigned_variables(graph: Graph) -> tuple[Graph, Mapping[str, list[str]]]:
-    """Return the graph, with a copy before each assign whose value is a variable's tensor, and each variable's readers.
+    """Return the graph, with each assigned tensor of a variable copied first, and the readers of each variable.
 
     An alias of a variable counts as a reader too, because the planner may copy the alias.
     """
