@@ -32,7 +32,7 @@ def send_all_parts(
 
 
 def _slices(tensors: Sequence[memoryview], start: int) -> Iterator[memoryview]:
-    """Yield ``PART_BYTES`` bytes, or fewer at the end, of memories that follow one another, from ``start`` on."""
+    """Yield the slices with bytes ``start`` to ``start + PART_BYTES`` of the joined tensors, or to their end."""
     left = PART_BYTES
     for tensor in tensors:
         if taken := tensor[start : start + left]:
@@ -41,11 +41,11 @@ def _slices(tensors: Sequence[memoryview], start: int) -> Iterator[memoryview]:
 
 
 class Arrivals:
-    """A receiver of tensor parts: it copies their bytes into this process's copy of the sender's arena."""
+    """A receiver of tensor parts, which copies their bytes into this process's copy of the sender's arena."""
 
     def __init__(self) -> None:
         self._readers: dict[Transfer, ArenaReader] = {}
-        self._missing: dict[Transfer, tuple[TensorsReady, set[int]]] = {}  # by the first of the tensors
+        self._missing: dict[Transfer, tuple[TensorsReady, set[int]]] = {}  # by first tensor; starts of parts
 
     def expect(self, plan: str, readers: Mapping[str, ArenaReader]) -> None:
         """Accept the tensors of a plan. readers: key -> reader of this process's copy of the arena."""
@@ -93,7 +93,7 @@ class Arrivals:
 
 
 def _copy(targets: Sequence[memoryview], frames: Sequence[memoryview]) -> None:
-    """Copy bytes that are cut in different places."""
+    """Copy the bytes of ``frames`` into ``targets``, which have the same total size but other boundaries."""
     rest = [*reversed(targets)]
     for frame in frames:
         while frame:

@@ -123,8 +123,8 @@ def feed_sizes(plan: DevicePlan, inputs: Sequence[InputSlot], depth: int = 1) ->
 def sent_sizes(plan: DevicePlan, depth: int = 1, sharing: Collection[str] = ()) -> dict[str, int]:
     """Return arena key -> bytes of every value that this device sends or that the master fetches from it.
 
-    A tensor that several devices receive is stored once. If several steps run in series, the device also has a
-    doorbell that it rings at the end of each. sharing: processes to which doorbells announce tensors.
+    A tensor that several devices receive is stored once. depth: see :class:`Assignment`; if it is above 1, the device
+    rings a doorbell at the end of each step. sharing: processes to which doorbells announce tensors.
     """
     sizes = {sent_tensor(send.attributes["key"]): plan.slots[send.inputs[0]].spec.nbytes for send in _sends(plan)}
     if depth > 1:
@@ -135,15 +135,15 @@ def sent_sizes(plan: DevicePlan, depth: int = 1, sharing: Collection[str] = ()) 
 
 
 def _bell_sizes(plan: DevicePlan, sharing: Collection[str]) -> dict[str, int]:
-    """Return arena key -> bytes of the doorbells to ``sharing``. Booleans have none, because receivers check them."""
+    """Return arena key -> bytes of the doorbells to ``sharing``. Boolean tensors have none: their bytes are checked."""
     sends = [send.attributes for send in _sends(plan) if plan.slots[send.inputs[0]].spec.dtype != "bool"]
     return {bell_key(send["key"]): BELL_BYTES for send in sends if peer_of(send["destination"]) in sharing}
 
 
 def messages_of(plan: DevicePlan) -> int:
-    """Return the most messages with tensors of one step, from and to a process without shared memory.
+    """Return the largest number of tensor messages of one step, for a device in a process without shared memory.
 
-    These are the feeds, the values that the device sends, once for each receiver, and the fetched values.
+    They carry the feeds, the values that the device sends, once for each receiver, and the fetched values.
     """
     sizes = [feed.spec.nbytes for feed in plan.feeds]
     sizes += [plan.slots[send.inputs[0]].spec.nbytes for send in _sends(plan)]
@@ -154,7 +154,7 @@ def messages_of(plan: DevicePlan) -> int:
 def sent_messages(assignment: Assignment, *, emulated: bool) -> list[tuple[str, ...]]:
     """Return the transfer keys of each message of a step, for the tensors that no doorbell announces.
 
-    emulated: whether links are emulated, so that bytes in shared memory need time.
+    emulated: whether links are emulated, which also delays tensors in shared memory.
     """
     plan, arenas = assignment.plan, assignment.arenas
     own = arenas[peer_of(assignment.device)].sizes
@@ -177,7 +177,7 @@ def senders(plan: DevicePlan) -> dict[str, str]:
 
 
 def receivers(plan: DevicePlan, arena: Collection[str] = ()) -> set[str]:
-    """Return the processes that get messages from this device. arena: its keys; a doorbell there replaces messages."""
+    """Return the processes to which this device sends messages. arena: keys of the doorbells that replace messages."""
     sends = [send.attributes for send in _sends(plan)]
     return {peer_of(send["destination"]) for send in sends if bell_key(send["key"]) not in arena}
 

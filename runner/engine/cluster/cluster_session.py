@@ -14,7 +14,7 @@ from runner.engine.cluster.emulation import Emulation
 from runner.engine.cluster.joining import host_facts
 from runner.engine.cluster.launchers import Launcher, LocalLauncher
 from runner.engine.cluster.remote_plan import LaunchedRun, RemotePlan, RemoteTrace, statistic
-from runner.engine.cluster.starting import SPARE_MESSAGES, Recovered, start_workers, worker_names
+from runner.engine.cluster.starting import OTHER_MESSAGES, Recovered, start_workers, worker_names
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import encode_document
 from runner.engine.cluster.transport.endpoint import Identity
@@ -102,7 +102,7 @@ class ClusterSession(session.Session):
     def __enter__(self) -> Self:
         self._setup = replace(self._setup, communicator=self._new_communicator())
         named = (self._workers, self._identity, self._setup_document, self._launcher)
-        queued_messages = self._messages_per_step() + SPARE_MESSAGES
+        queued_messages = self._most_unread_messages() + OTHER_MESSAGES
         arenas = len(self._program.clients) * (1 + len(self._workers))
         group = self._start_workers(*named, queued_messages=queued_messages, arenas=arenas)
         self._started = self._stack.enter_context(group)
@@ -128,7 +128,7 @@ class ClusterSession(session.Session):
 
         lost: name of the worker. epoch: number of this start of the run; messages of earlier epochs are dropped.
         can_go_on: called after the start of the new process; if it returns True, this method does not wait until the
-        process has joined, and :meth:`is_available` takes the process into the run later.
+        process has joined, and :meth:`is_available` sends the plans to the process later.
         Launched clients and an active trace are dropped. Raises WorkerLostError if a worker is lost meanwhile, or if
         the start of the new process fails and the run can go on; call this method again for that worker. Raises
         NotStartedAgainError if new workers cannot be started for lack of cores or hosts, or if no user starts them;
@@ -168,7 +168,7 @@ class ClusterSession(session.Session):
         return frozenset(self._group.absent)
 
     def is_available(self, client: str) -> bool:
-        """Return whether no absent worker takes part in a client.
+        """Return whether a client can run without waiting, because no absent worker takes part in it.
 
         If the replacements of all absent workers have joined, they are sent the plans of the clients in
         ``Program.needed_after_recovery``, and are absent until they have loaded these plans. A client that is not
@@ -197,7 +197,7 @@ class ClusterSession(session.Session):
         group.absent.clear()
 
     def _send_plans_to_absent(self) -> None:
-        """Set up the replacements of absent workers, which must join first, and send them the needed plans, once.
+        """Set up the replacements of absent workers, which must have joined, and send them the needed plans, once.
 
         Other plans, such as that of an evaluation, are sent before their next run.
         """
@@ -216,7 +216,7 @@ class ClusterSession(session.Session):
         self._group.spares.start_again()
 
     def _start_all_again(self, epoch: int) -> float:
-        """End all workers and start them again; return the time of ``time.monotonic`` between the two."""
+        """End all workers and start them again; return the ``time.monotonic()`` between the end and the start."""
         self.close()
         fenced = time.monotonic()
         self._training_is_loaded = False
@@ -341,7 +341,7 @@ class ClusterSession(session.Session):
         return self._started
 
     def _load(self, client: Client) -> RemotePlan:
-        """Return the plan of a client; sends their parts to all workers that have not been sent them."""
+        """Return the plan of a client after all participating workers have loaded their parts of it."""
         signature, _ = key = client.signature, client.inputs
         plan, group = self._plans.get(key), self._group
         is_new = plan is None
@@ -388,7 +388,7 @@ class ClusterSession(session.Session):
         self._sent[worker] += steps * plan.plans[worker].sent_bytes
         self._peaks[worker] = statistic(worker, answer, session.PEAK_MEMORY)
 
-    def _messages_per_step(self) -> int:
+    def _most_unread_messages(self) -> int:
         """Return the largest number of unread messages from one process to another: the messages of two steps.
 
         Without shared memory, a message has at most ``PART_BYTES`` bytes of a tensor. The messages of a step are those

@@ -27,7 +27,7 @@ _OWN_KEY = 'prefix=$1; shift; exec "$@" --key "$prefix$SLURM_PROCID.key" --host 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandLauncher(RemoteLauncher):
-    """The common part of launchers that start processes by a command; see ``CommandProcess``.
+    """Base class of launchers that start processes by a command; see ``CommandProcess``.
 
     logs: folder for the output of the commands. threads: threads of each process.
     """
@@ -72,8 +72,8 @@ class SlurmLauncher(CommandLauncher):
     def _placed(self, names: Sequence[str], hosts: Hosts, supervisor: Supervisor) -> list[str]:
         """Return the nodes of processes to start; see :func:`placed`, whose errors this method raises.
 
-        Processes that have not joined yet have their nodes too. If a worker then has no node, it gets the node of a
-        spare process that has not joined: with ``--overlap``, they may share CPUs.
+        Started processes occupy their nodes even before they join. If no node is left for a worker, spare processes
+        that have not joined do not count: with ``--overlap``, processes may share CPUs.
         """
         started = {name: node for command in supervisor.commands for name, node in command.nodes.items()}
         living = {name: node for name, node in started.items() if name not in supervisor.ended}

@@ -59,17 +59,16 @@ class CommandProcess(WorkerProcess):
         self.has_replaced = True
 
     def add(self, worker: str) -> tuple[int, int]:
-        """Return the number of a new task for a worker, and its place: the number of the first task of this worker.
+        """Return the number of a new task for a worker, and its place; the caller requests the task from the command.
 
-        A process that is new to the command has the first free place. The caller then requests the new task from the
-        command.
+        The place is that of the earlier tasks of the worker or, if there are none, the first unused place.
         """
         number, self._count = self._count, self._count + 1
         self._tasks[number] = worker
         return number, self._places.setdefault(worker, len(self._places))
 
     def rename(self, spare: str, worker: str) -> None:
-        """Make the task of a spare process the task of a worker; the next spare process has the worker's old place."""
+        """Make the task of a spare process the task of a worker; the next spare process gets the worker's old place."""
         number = next(number for number, name in self._tasks.items() if name == spare)
         self._tasks[number], self.has_replaced = worker, True
         places = self._places

@@ -17,12 +17,12 @@ CHECK_S = 0.1  # seconds between two checks of all workers, however many message
 _LAST_S = 0.05  # longest time in seconds for which messages are read after a signal has killed a worker
 
 Read = Callable[[float], tuple[Received | None, RunnerError | None]]
-"""Returns the next message, or None if none arrives within a time in seconds, and the error that it reports, if any."""
+"""Seconds to wait -> the next message, or None if none arrives, and the error that the message reports, or None."""
 
 
 @dataclass(frozen=True)
 class FailureCauses:
-    """The causes of failures in a worker group, whose attributes have the same meaning.
+    """The causes of failures in a worker group. For the attributes without a description, see ``WorkerGroup``.
 
     lost: workers that are silent or stuck, or that have reported an error after which they leave the run.
     """
@@ -57,7 +57,7 @@ class FailureCauses:
         return WorkerLostError(name, f"is {reason}", text, by_chance=by_chance)
 
     def unreachable(self, worker: str, text: str, read: Read) -> RunnerError:
-        """Return the error for a worker to which no message can be sent, or the cause of it; see :meth:`root_cause`."""
+        """Return the error for a worker to which no message can be sent, or its cause; see :meth:`root_cause`."""
         return self.root_cause(WorkerLostError(worker, "cannot be reached", text, by_chance=True), read)
 
     def root_cause(self, error: RunnerError, read: Read, reporter: str = "") -> RunnerError:

@@ -41,7 +41,7 @@ def difference(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
 
 @dataclass
 class Joined:
-    """The workers that have joined a run, by their hellos. facts: the master's facts. spares: the spare processes."""
+    """The processes that have joined a run. facts: the master's facts. hellos, spares: worker or spare -> its hello."""
 
     workers: Sequence[str]
     facts: Mapping[str, str]
@@ -62,9 +62,9 @@ class Joined:
             self._left[worker] = self.hellos.pop(worker).facts.get(HOST, "")
 
     def take_spare(self, worker: str, ready: Collection[str]) -> str | None:
-        """Return the spare process of ``ready`` that replaces a lost worker, if possible one on the host of the worker.
+        """Remove and return a spare process in ``ready`` for a lost worker, if possible on the host of the worker.
 
-        It is no longer a spare process. Returns None if no spare process may join as ``worker``.
+        Returns None if no spare process may join as ``worker``.
         """
         able = [spare for spare, hello in self.spares.items() if spare in ready and not self.refusal(worker, hello)]
         if not able:

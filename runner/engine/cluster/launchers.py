@@ -23,7 +23,7 @@ LOOPBACK = "tcp://127.0.0.1:*"
 
 Tickets = Mapping[str, Ticket]
 Hosts = Mapping[str, str]
-"""Maps from the name of a process to its ticket, and to its host."""
+"""Process name -> ticket, and process name -> host."""
 
 
 class Launcher(Protocol):
@@ -137,7 +137,7 @@ class LocalLauncher(Launcher):
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteLauncher(Launcher):
-    """The common part of launchers for other hosts.
+    """Base class of launchers for other hosts.
 
     address: ``tcp://HOST:PORT``, with ``*`` for any free port. options: as in :class:`LocalLauncher`.
     """

@@ -89,7 +89,7 @@ class Mailbox:
         return self._queued.popleft() if self._queued else self._next(timeout_s)
 
     def check_connections(self) -> None:
-        """Raise ClusterError if a connection has been closed for a while; calls during a step include this check."""
+        """Raise ClusterError if a connection has been closed for a while. Waits during a step include this check."""
         now = self.clock()
         if now >= self._checked_at + WAIT_S:
             self._checked_at = now
@@ -185,7 +185,7 @@ class Mailbox:
                 self._pause(left)
 
     def _read_during_step(self, timeout_s: float, step: int, reason: str) -> None:
-        """Handle at most one message while a step waits; raises the errors of :meth:`wait`. reason: why it waits."""
+        """Handle at most one message while a step waits; raises the errors of :meth:`wait`. reason: for errors."""
         self.check_connections()
         request = self._next(timeout_s)
         if request is not None:
@@ -245,7 +245,7 @@ class LaunchQueue:
     def first(self) -> tuple[QueuedLaunch | None, float]:
         """Return the next step to begin and the seconds until it can; (None, ``WAIT_S``) if none can within ``WAIT_S``.
 
-        Returns the first launched of several steps. Raises ClusterError if one lacks a tensor for ``RECEIVE_LIMIT_S``.
+        Of several, returns the one launched first. Raises ClusterError if a tensor is missing for ``RECEIVE_LIMIT_S``.
         """
         now = self._mailbox.clock()
         first, wait_s = None, WAIT_S

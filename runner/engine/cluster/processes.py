@@ -40,9 +40,9 @@ core that other processes need."""
 
 STACK_SIGNAL = signal.SIGUSR1
 
-_TAIL_BYTES = 16 * 2**10
-_STACK_S = 0.5
-KILL_S = 5.0
+_TAIL_BYTES = 16 * 2**10  # bytes of a log that are searched for its last lines
+_STACK_S = 0.5  # seconds in which a worker can write its stacks
+KILL_S = 5.0  # seconds in which a killed process must end
 _PR_SET_PDEATHSIG = 1
 _PIDFD_REMEDIES = {errno.ENOSYS: "; Linux 5.3 or newer is needed", errno.EMFILE: "; raise `ulimit -n`"}
 
@@ -148,7 +148,7 @@ class WorkerProcess:
         return [self.name]
 
     def take_name(self, name: str, log_path: Path) -> None:
-        """Give a spare process the name and the log of a worker. Earlier kills for lack of memory do not concern it."""
+        """Give a spare process the name and the log of a worker. Earlier kills for lack of memory are not counted."""
         self.name, self.log_path = name, log_path
         self._started, self._kills = time.monotonic(), oom_kills()
         self._log_begin = log_path.stat().st_size if log_path.exists() else 0
@@ -250,7 +250,7 @@ class WorkerProcess:
 
 
 def wait_for_any(workers: Sequence[WorkerProcess], timeout_s: float) -> bool:
-    """Wait until one of the processes dies; return whether one died within the time."""
+    """Wait at most ``timeout_s`` seconds until one of the processes dies; return whether one has died."""
     poller = select.poll()
     for worker in workers:
         poller.register(worker, select.POLLIN)

@@ -1,7 +1,7 @@
 """A program that starts the processes of a run as actors of Ray, and replacements of lost ones.
 
-It has one placement group with a bundle for each process, including spare processes. A line ``NUMBER BUNDLE`` on its
-standard input requests a process in a bundle: the program kills the actor there, if there is one, and starts an actor,
+The program has one placement group with a bundle for each process, including spare processes. A line ``NUMBER BUNDLE``
+on standard input requests a process in a bundle: the program kills the actor there, if any, and starts an actor,
 whose ticket is in the file NUMBER.key. If the node of the bundle is lost, Ray first moves the bundle to another node.
 
 The program is a script in a separate process. It imports nothing of runner, because Ray sends the class of the actors
@@ -30,10 +30,10 @@ class Starter:
     """An actor that runs one process on its node. If the actor ends, the kernel kills the process."""
 
     def run(self, ticket: bytes, arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str, str]:
-        """Run ``runner`` until it ends; return the name of the node, how ``runner`` ended, and the end of its output.
+        """Run ``runner``; return the name of the node, how ``runner`` ended ("" for exit code 0), and its last output.
 
-        If the exit code is 0, the text on how it ended is empty. ticket: content of the file for --key. arguments:
-        arguments of ``runner``. environment: variables to add to the environment of the node.
+        ticket: content of the file for --key. arguments: arguments of ``runner``. environment: variables to add to the
+        environment of the node.
         """
         import platform
 
@@ -57,7 +57,7 @@ class Starter:
 
 
 class Actors:
-    """The actors of a run. group: placement group, with a bundle for each process. options: those of the program."""
+    """The actors of a run. group: placement group, with a bundle for each process. options: options of the program."""
 
     def __init__(self, group: Any, options: argparse.Namespace) -> None:
         import ray

@@ -28,7 +28,7 @@ from runner.kernels.contract import Array, Layout
 
 log = logging.getLogger(__name__)
 
-_SERIES_BYTES = 4096  # largest sum of fed and fetched bytes of a step in a series; the arenas hold those of all steps
+_SERIES_BYTES = 4096  # largest sum of fed and fetched bytes of a step in a series; the arenas hold all its steps
 _ROUND_TRIPS = 9  # number of round trips from which the offset of a clock is estimated
 
 
@@ -220,7 +220,7 @@ class RemoteTrace:
         """Return the nanoseconds by which a worker's clock is ahead; 0 if the estimate does not exceed its error.
 
         The worker reads its clock between the master's request and the arrival of the answer, so the error is at most
-        half the round trip. The shortest of several is used (Cristian 1989, "Probabilistic clock synchronization").
+        half the round trip. The shortest round trip is used (Cristian 1989, "Probabilistic clock synchronization").
         """
         shortest, offset = math.inf, 0
         for _ in range(_ROUND_TRIPS):

@@ -1,4 +1,4 @@
-"""Spare processes: they have joined the run in advance, and wait until they take the places of lost workers."""
+"""Spare processes, which have joined the run and wait to replace lost workers."""
 
 import logging
 import time
@@ -16,12 +16,12 @@ from runner.errors import ClusterError, ResourceError, SecurityError
 
 log = logging.getLogger(__name__)
 
-_MOST_DOCUMENTS = 32  # documents for which the inbox and the memory of a spare process surely suffice
+_MOST_DOCUMENTS = 32  # the inbox and the memory of a spare process can hold this number of documents
 
 
 @dataclass
 class Spares:
-    """The spare processes of a worker group, whose attributes have the same meaning.
+    """The spare processes of a worker group. For the attributes without a description, see ``WorkerGroup``.
 
     joined: the processes that have joined the run. ticket: returns the encoded ticket of a worker for an epoch.
     """
@@ -43,8 +43,8 @@ class Spares:
     def prepare(self, message: messages.Setup | messages.Load, document: bytes) -> None:
         """Send a document to all spare processes, also to those that join later; see ``preparation``.
 
-        A spare process that cannot be reached is removed. Documents beyond a limit are not sent: the process then does
-        their work when it takes a place.
+        A spare process that cannot be reached is removed. Documents beyond ``_MOST_DOCUMENTS`` are not sent; their work
+        is done when the process replaces a worker.
         """
         if len(self._documents) == _MOST_DOCUMENTS:
             return
@@ -67,7 +67,7 @@ class Spares:
         if missing:
             epoch = self.endpoint.epoch
             self.endpoint.advance(epoch, missing)  # forgets the connections of the earlier processes
-            for name in missing:  # a process that was killed while it took a place leaves the file of its socket
+            for name in missing:  # a process that was killed leaves the file of its socket
                 inbox_path(inbox_address(self.directory, name)).unlink(missing_ok=True)
             self.start(missing, epoch, self.joined.hosts)
             self.started.update(missing)
@@ -80,7 +80,7 @@ class Spares:
             log.warning("no new spare process can be started: %s", error)
 
     def welcome(self, name: str, hello: messages.Hello) -> None:
-        """Accept a spare process. If it may not join or cannot be reached, log a warning: the run goes on without."""
+        """Accept a spare process. If it may not join or cannot be reached, log a warning."""
         where = f"{name} on {hello.facts.get(HOST, 'an unknown host')} (pid {hello.pid})"
         if reason := difference(hello.facts, self.joined.facts):
             log.warning("%s was refused: %s", where, reason)
@@ -98,7 +98,7 @@ class Spares:
         self.monitor.watch(name, self.clock())
 
     def take(self, worker: str, epoch: int, read_at: float) -> bool:
-        """Give the place of a lost worker, which was fenced, to a spare process; return False if there is none.
+        """Replace a lost worker, which was fenced, by a spare process; return False if there is none.
 
         read_at: time at which heartbeats were read last.
         """

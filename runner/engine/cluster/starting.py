@@ -18,7 +18,7 @@ from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.graph.device import Cluster
 
-SPARE_MESSAGES = 256  # number of messages from one peer that an inbox can queue besides the messages with tensors
+OTHER_MESSAGES = 256  # number of messages without tensors that an inbox can queue from one peer
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Recovered:
 
     replaced: names of the workers with new processes. silence_s: seconds from the last heartbeat of the lost worker to
     the recovery. fenced_s: seconds until all lost processes have ended and the others have dropped interrupted steps.
-    started_s: further seconds until all workers have loaded the plans that are needed to go on; None if the run goes
-    on before.
+    started_s: further seconds until all workers have loaded the plans that are needed to go on; None if the run
+    goes on before that.
     """
 
     replaced: tuple[str, ...]
@@ -76,7 +76,7 @@ def start_workers(
     if launcher.has_keys:
         limits = Limits(peers, servers, queued_messages, spares=spares)
     else:
-        limits = Limits(peers, servers, SPARE_MESSAGES, send_timeout_s=SEND_TIMEOUT_S, spares=spares)
+        limits = Limits(peers, servers, OTHER_MESSAGES, send_timeout_s=SEND_TIMEOUT_S, spares=spares)
 
     def ticket(name: str, epoch: int) -> Ticket:
         named = (identity.run, epoch, *messages.split_name(name), identity.token)

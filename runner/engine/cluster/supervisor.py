@@ -15,7 +15,7 @@ _REPORT_S = 0.2
 
 
 class Supervisor:
-    """All processes of a run. A context manager that ends all processes on exit.
+    """The processes that the master has started. A context manager that ends all of them on exit.
 
     workers: name -> process on this host: a worker, a spare process, or a command that starts these on other hosts.
     The end of a spare process is no failure: the run goes on.
@@ -94,7 +94,7 @@ class Supervisor:
 
     @property
     def report_s(self) -> float:
-        """Longest time in seconds until this process notices the end of a worker."""
+        """Longest time in seconds until the supervisor notices the end of a worker."""
         return _TASK_REPORT_S if self.commands else _REPORT_S
 
     @property
@@ -141,7 +141,7 @@ class Supervisor:
         return any(end.has_crashed for end in self._failures())
 
     def failure(self) -> ClusterError | None:
-        """Return the error of the first unexpected death, the likely cause, naming the later ones; None without one."""
+        """Return the error of the first unexpected end, the likely cause, with the later ends; None without one."""
         match self._failures():
             case [first, *later]:
                 return first.lost([f"Later, {end.name} {end.ending}." for end in later])

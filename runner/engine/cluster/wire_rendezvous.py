@@ -1,6 +1,6 @@
 """The rendezvous between processes: values are in arenas, and doorbells or messages announce them.
 
-A receiver that shares memory with the sender reads the value in the arena. Any other receiver is sent the bytes.
+A receiver that shares memory with the sender reads the value in the arena. Other receivers get the bytes in messages.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,8 +37,8 @@ class WireRendezvous:
     calls of doorbells. links: emulated links, or None. spins: number of times that a wait reads a doorbell before it
     sleeps.
 
-    A transfer that has a bell in the sender's arena sends no message. The sender rings with the number of the plan's
-    current run, which both processes count. The upper half of the number is the epoch, so that no bell of an
+    A transfer with a bell in the sender's arena sends no message. The sender writes the number of the plan's current
+    run, which both processes count, into the bell. The upper half of the number is the epoch, so that no bell of an
     interrupted run has the number of a later run.
     """
 
@@ -76,7 +76,7 @@ class WireRendezvous:
     def begin(self, step: int, *, first: bool = True) -> None:
         """Begin the next run of the plan. first: whether all devices have finished the previous run.
 
-        If not, waits until all receivers have read the values of the previous run, which the next run overwrites.
+        If they have not, waits until all receivers have read the values of that run, which the next run overwrites.
         """
         self._step = step
         if not first:
@@ -96,7 +96,7 @@ class WireRendezvous:
         return _of_size(self.readers[peer_of(source)].memory(sent_tensor(key)), nbytes, key)
 
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
-        """Copy the value to the arena unless it was computed there; then ring, or send a message if it is complete."""
+        """Copy the value to the arena unless it was computed there; ring, or send the message after its last tensor."""
         self.writer.put(sent_tensor(key), value)
         if self._called(key, lambda: self.ring(key)) or key not in self._ended_by:
             return
@@ -158,7 +158,7 @@ class WireRendezvous:
     def _check(self, bell: NDArray[np.int64], what: str, sender: str) -> None:
         """Handle messages while the bell has not rung.
 
-        Raises SecurityError if the sender has counted more runs than this process, or errors of ``Mailbox.take``.
+        Raises SecurityError if the sender has counted more runs than this process, and the errors of ``Mailbox.take``.
         """
         number, found = int(self._number[0]), int(bell[0])
         if found > number:

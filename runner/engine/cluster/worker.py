@@ -1,7 +1,7 @@
 """The main loop of a worker, which holds the variables of one device and runs the device's part of every step.
 
-A parameter server runs the same program under another job name. One thread does everything except heartbeats: the
-thread waits for a message and handles the message. While a step waits for a tensor, the thread keeps reading its inbox.
+A parameter server runs the same program under another job name. One thread handles all messages and runs all steps.
+While a step waits for a tensor, this thread keeps reading its inbox. Another thread sends heartbeats.
 A thread of ZeroMQ transfers bytes meanwhile, so sends overlap with kernels.
 """
 
@@ -174,7 +174,7 @@ class Worker:
     def _abandon(self, message: messages.Abandon) -> None:
         """Begin a new epoch: drop all tensors, launched steps and spans, and the connections to lost processes.
 
-        This worker connects to a replacement, which has joined the run by then, in the first step that sends to it.
+        The first step that sends to a replacement connects to it; the replacement has joined the run by then.
         """
         if self._trace is not None:
             self._end_trace()
@@ -286,7 +286,7 @@ class Worker:
         self.progress.enter(messages.IDLE, 0)
 
     def _connect(self, peers: Set[str]) -> None:
-        """Connect to ``peers``, the receivers in a plan; any other process may end before this one is set up."""
+        """Connect to the receivers in a plan, but to no other process, which may have ended already."""
         if unknown := peers - set(self.peers):
             raise SecurityError(f"plan sends to {', '.join(sorted(unknown))}: expected one of {', '.join(self.peers)}")
         for peer in sorted(peers - self._connected):
@@ -305,7 +305,7 @@ class Worker:
         first, last = steps[0], steps[-1]
         self.progress.enter(messages.STEP, first)
         loaded = self._plan(plan, first)
-        self.decoded.clear()  # All plans that a recovery needs are loaded before its first step.
+        self.decoded.clear()  # All plans that a recovery needs are loaded before the first step after it.
         if len(steps) > loaded.assignment.depth:
             raise SecurityError(f"{len(steps)} steps of {plan!r} refused: expected at most {loaded.assignment.depth}")
         if not loaded.peers <= self._connected:  # a peer was replaced

@@ -25,9 +25,9 @@ from runner.errors import ClusterError, RunnerError
 log = logging.getLogger(__name__)
 
 _DRAIN_S = 0.2  # longest time in seconds for which a check reads messages before it examines processes and heartbeats
-_BYE_S = 10.0
-_DISMISS_S = 2.0
-_EXIT_S = 5.0
+_BYE_S = 10.0  # time limit in seconds for the answers to Shutdown
+_DISMISS_S = 2.0  # the same after an error
+_EXIT_S = 5.0  # time limit in seconds for the exits of the processes after their answers
 
 Answer = TypeVar("Answer", bound=messages.Message)
 
@@ -81,7 +81,7 @@ class WorkerGroup:
     def send_tensors(
         self, worker: str, plan: str, step: int, keys: Sequence[str], memory: Callable[[str], memoryview]
     ) -> None:
-        """Send the bytes of tensors. memory: returns those of a key. Raises the errors of :meth:`send`."""
+        """Send the bytes of tensors. memory: key -> bytes of the tensor. Raises the errors of :meth:`send`."""
         with self._sending(worker, messages.TensorsPart.kind):
             send_all_parts(self.endpoint, worker, plan, step, keys, memory)
 
@@ -167,9 +167,9 @@ class WorkerGroup:
         """Wait until ``workers``, by default all, have joined, and send them the setup document.
 
         document: returns the document for worker -> inbox address; inboxes in the private directory have no entry.
-        The other workers receive the new addresses. A worker whose facts differ from the master's is refused. If the
-        launcher started the worker, raises ClusterError; otherwise, another process may join. Raises ClusterError after
-        ``join_s`` seconds; for replacements, WorkerLostError or, if users start them, NotStartedAgainError.
+        The other workers receive the new addresses. A worker whose facts differ from the master's is refused.
+        Raises ClusterError for a refused worker, unless users start workers: another process may then join. After
+        ``join_s`` seconds, raises ClusterError; for replacements, WorkerLostError or NotStartedAgainError.
         """
         workers = self.workers if workers is None else workers
         with self._mark_failure():
@@ -266,7 +266,7 @@ class WorkerGroup:
         while True:
             if self.clock() >= self._next_check:
                 self._check_workers(missing if messages.Hello in kinds else ())
-                if messages.Bye not in kinds:  # a worker that is told to end closes its connections
+                if messages.Bye not in kinds:  # a worker closes its connections after Shutdown
                     self._check_connections()
             now = self.clock()
             if limit_s is not None and not self._unread and now > max(begun, self._resumed_at) + limit_s:
@@ -309,8 +309,8 @@ class WorkerGroup:
                 self._unread.append(received)
         if (death := self.supervisor.failure()) is not None:
             raise self._causes.root_cause(death, self._read)
-        # The run goes on without absent workers. Users may start them at any time. The cluster may be short of nodes,
-        # so the wait for awaited workers on other hosts has its own limit.
+        # Users may start replacements at any time, but those that this process or a command has started must join in
+        # time. For awaited ones of a command, which may be short of nodes, ``_answers`` has the limit.
         hellos = {each.source for each in self._unread if isinstance(each.message, messages.Hello)}
         limited = self.supervisor.workers.keys() | self.supervisor.started.difference(awaited)
         late = self.absent & limited - self.joined.hellos.keys() - hellos
@@ -341,7 +341,7 @@ class WorkerGroup:
             case messages.Failed() as failed:
                 return self._causes.reported(received.source, failed)
             case messages.Log(lines=lines):
-                # Processes that the supervisor started write their logs themselves. The name alone does not show this,
+                # Processes that the supervisor started write their logs themselves. The name does not show this,
                 # because a spare process that took the place of a worker has sent lines under its first name.
                 if self.supervisor.workers.keys().isdisjoint(self.workers):
                     with open(self._causes.log_of(messages.process_of(received.source)), "a", encoding="utf-8") as file:

@@ -126,7 +126,7 @@ def _joined(master: str, ticket: Ticket, facts: Mapping[str, str], interrupts: "
 class Interrupts:
     """A handler of SIGINT that raises KeyboardInterrupt and remembers the signal.
 
-    Python only prints an exception that is raised while it runs a finaliser. The main loop calls :meth:`check`, so that
+    Python only prints an exception that is raised while it runs a finalizer. The main loop calls :meth:`check`, so that
     such a signal ends the process too.
     """
 
@@ -147,9 +147,9 @@ class Interrupts:
 
 
 def _wait_for_replacement(joined: _Joined, preparation: Preparation) -> Ticket | None:
-    """Prepare, wait for the ticket of a lost process, and return it; return None if the run has ended.
+    """Prepare until the ticket of a lost process arrives; return the ticket, or None if the run has ended.
 
-    Then writes to the log of the lost process if that log is on this host.
+    If the log of the lost process is on this host, the output of this process goes there from then on.
     """
     joined.progress.enter(messages.IDLE, 0)
     while True:

@@ -40,7 +40,7 @@ def advance(state: State) -> None:
 
 @njit(cache=True)
 def _complete_instant(state: State) -> None:
-    """Process everything that happens at the present time.
+    """Process all events of the present time.
 
     A free unit starts a ready activity only after all other events of this time, and links are divided last. A flow
     that has nothing left to move, because of rounding, ends at this time too.

@@ -63,7 +63,7 @@ def _collect(state: State) -> None:
 
 @njit(cache=True)
 def _include(state: State, number: int) -> None:
-    """Divide a link among all its flows."""
+    """Collect a link with all its flows, so that the whole link is divided again."""
     division = state.counters[0].divisions
     _add_link(state, number)
     state.links[number].divided = division
@@ -209,7 +209,7 @@ def _set_rates(state: State) -> None:
 
 @njit(cache=True)
 def release(state: State, flow: Any) -> None:
-    """Let the bottleneck of a flow, if it has one, no longer limit the flow."""
+    """Subtract a flow from the flows that its bottleneck limits, if it has one."""
     if flow.bottleneck != NONE:
         state.links[flow.bottleneck].limits -= 1
 

@@ -18,7 +18,7 @@ _REFERENCES = {
     "edges": {"activities": ("first_edge", "first_wait"), "edges": ("following",)},
     "hops": {"activities": ("first_hop",), "hops": ("before", "after"), "links": ("first",)},
 }
-"""Array -> the fields of each array that hold indices into it."""
+"""Array -> the fields of all arrays that hold indices into this array."""
 
 
 class Block(NamedTuple):

@@ -74,8 +74,8 @@ class Costs:
     profile: None for the roofline model alone. threads: kernel threads of the process. data: name of the dataset, as
     in the profile. remote: whether the devices are separate processes, so that sends and receives are messages.
     queued: whether all messages are messages of ZeroMQ. sent: device -> keys of the transfers in each of its messages;
-    None if each transfer is one message, as with doorbells. joined: keys of the transfers whose message has a later
-    tensor, which has the cost of the message. origins: origin (see ``profile.ORIGINS``) -> seconds of all estimates.
+    None if each transfer is one message, as with doorbells. joined: keys of the transfers before the last in their
+    message; the last one has its cost. origins: origin (see ``profile.ORIGINS``) -> seconds of all estimates.
     """
 
     kind: DeviceKind
@@ -96,7 +96,7 @@ class Costs:
         return self.profile.queued if self.queued else self.profile.messages
 
     def of(self, client: Client, plans: Mapping[str, DevicePlan]) -> "Costs":
-        """Return the costs of a client, which adds to the same sums; clients that run concurrently queue messages.
+        """Return the costs of a client, with the same ``origins``; a deferred client uses messages of ZeroMQ.
 
         plans: device -> the client's plan.
         """

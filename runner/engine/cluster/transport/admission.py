@@ -62,7 +62,7 @@ class Admission:
     def __init__(self, identity: Identity, peers: int, servers: int = 0, spares: int = 0) -> None:
         """``peers``, ``servers``, ``spares``: numbers of workers, parameter servers and spare processes."""
         self.drops: Counter[Drop] = Counter()
-        self.refused: list[tuple[bytes, str]] = []  # (connection, reason) of each dropped first message, for the caller
+        self.refused: list[tuple[bytes, str]] = []  # (connection, reason) of each dropped first message
         self._last_drop = ""
         self._identity = identity
         counts = {messages.SERVER_ROLE: servers, messages.SPARE_ROLE: spares}

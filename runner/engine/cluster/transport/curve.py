@@ -2,7 +2,7 @@
 
 libzmq asks a ZAP handler (ZeroMQ RFC 27, one socket with a fixed name in each context) whether a key may connect. The
 handler here accepts the keys of the run and returns the name of the process as the connection's user id, so that
-admission can compare it with that in a hello. Without a handler, libzmq refuses connections (``ZAP_ENFORCE_DOMAIN``).
+admission can check the name in a hello. Without a handler, libzmq refuses connections (``ZAP_ENFORCE_DOMAIN``).
 """
 
 import threading

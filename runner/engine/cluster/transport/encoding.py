@@ -1,7 +1,7 @@
 """Encoding of messages: strict msgpack, header frames and document frames.
 
 By default, msgpack keeps the last of two equal keys and decodes extension types, so one message could have two
-meanings. This module accepts only plain data: None, booleans, integers, floats, text, bytes, lists, text-keyed maps.
+meanings. Only plain data is accepted: None, booleans, integers, floats, text, bytes, lists, maps with text keys.
 
 A header is one msgpack map: the protocol version ``v``, the fields of :class:`Envelope`, ``kind``, and the fields of
 that kind. A document is plain data too large for a header, such as the graph of a device: one msgpack value with a size

@@ -56,7 +56,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of an endpoint's traffic; all are enforced.
+    """The limits of an endpoint's traffic.
 
     peers: number of workers. servers, spares: numbers of parameter servers and spare processes.
     queued_messages: number of messages that one peer may send before the receiver reads. If a step sends at most this
@@ -136,7 +136,7 @@ CLOSED_S = 1.0  # seconds after which a closed connection is an error, unless th
 
 
 class ClosedConnections:
-    """A search for closed connections, which lose messages in silence if no later message is sent.
+    """A detector of closed connections, on which messages are lost without an error unless a later message is sent.
 
     A network that was interrupted, or a host that was suspended, closes connections of processes that do not end.
     """

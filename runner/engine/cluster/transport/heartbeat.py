@@ -34,7 +34,7 @@ class HeartbeatOutbox(Protocol):
         """Queue the message if there is room; return whether it was queued."""
 
     def send(self, peer: str, message: Log | Bye) -> None:
-        """Queue the message; wait for room first. Raises ClusterError if there is none in time."""
+        """Wait for room and queue the message. Raises ClusterError if there is no room in time."""
 
     def close(self) -> None:
         """Close the connection."""

@@ -214,7 +214,7 @@ class Moved(Message, kind="moved", senders=MASTERS):
 class Run(Message, kind="run", senders=MASTERS):
     """The request to execute consecutive steps of a plan. With shared memory, the master sends nothing else for them.
 
-    step: the first step. delay_s: seconds to wait before it, to emulate a slow worker. count: number of steps.
+    step: the first step. delay_s: seconds to wait before this step, to emulate a slow worker. count: number of steps.
     """
 
     plan: PlanId
@@ -227,7 +227,7 @@ class Run(Message, kind="run", senders=MASTERS):
 class Launch(Message, kind="launch", senders=MASTERS):
     """The request to execute one step once all tensors that the step receives have arrived; other steps may run first.
 
-    delay_s: see :class:`Run`; begins when the message is read, even in another step. Tensors may arrive meanwhile.
+    delay_s: see :class:`Run`. The delay begins when the message is read, even during another step.
     """
 
     plan: PlanId
@@ -352,4 +352,4 @@ class Shutdown(Message, kind="shutdown", senders=MASTERS):
 
 @dataclass(frozen=True)
 class Bye(Message, kind="bye", senders=(*DEVICE_ROLES, *HEARTBEAT_ROLES)):
-    """The last message of a worker after Shutdown, whose exit is then no failure, and that of each heartbeat thread."""
+    """The last message of a worker or heartbeat thread after Shutdown; the exit of the process is then no failure."""

@@ -185,7 +185,7 @@ class ArenaWriter:
 
 
 class ArenaReader:
-    """The arena of another process, mapped read-only, or a copy of the arena, which :meth:`fill` writes."""
+    """The arena of another process, mapped read-only, or a copy of the arena, written through :meth:`target`."""
 
     def __init__(self, spec: ArenaSpec) -> None:
         """Map the file or allocate a copy; raises SecurityError if the file's kind, mode, owner or size is wrong."""

@@ -88,7 +88,7 @@ _TICKET = Record(Ticket)
 
 
 def write_ticket(path: Path, ticket: Ticket) -> None:
-    """Write a new file of mode 0600. Raises FileExistsError if ``path`` exists."""
+    """Write a ticket to a new file of mode 0600. Raises FileExistsError if ``path`` exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb") as file:
         file.write(ticket.to_bytes())

@@ -280,8 +280,8 @@ class ZmqEndpoint(Outbox, Endpoint):
         """Return the next admitted message; None after ``timeout_s`` seconds or when a descriptor became readable.
 
         A message has priority over a descriptor, even if libzmq's thread is still transferring the message, so that the
-        last message of a process is read before the death of the process is noticed. Without a time-out, only messages
-        that have arrived are read.
+        last message of a process is read before the death of the process is noticed. If ``timeout_s`` is 0, only
+        messages that have arrived are read.
         """
         self._check_thread()
         deadline = time.monotonic() + timeout_s

@@ -125,9 +125,9 @@ def configure_outbox(socket: Socket, limits: Limits, identity: Identity | None =
 
 
 _OVER_TCP = {zmq.HEARTBEAT_IVL: PEER_LOST_MS // 5, zmq.HEARTBEAT_TIMEOUT: PEER_LOST_MS}
-"""Options of sockets over TCP, next to the keys.
+"""Options of sockets over TCP, in addition to the keys.
 
-Both ends ask and wait for answers. HEARTBEAT_TTL is not used: its timer always runs, so a machine that was suspended
+Both ends send PING and wait for PONG. HEARTBEAT_TTL is not used: its timer always runs, so a machine that was suspended
 for longer than the limit would close all its connections before it reads the heartbeats that have arrived.
 """
 
