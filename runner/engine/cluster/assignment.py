@@ -177,7 +177,7 @@ def senders(plan: DevicePlan) -> dict[str, str]:
 
 
 def receivers(plan: DevicePlan, arena: Collection[str] = ()) -> set[str]:
-    """Return the processes to which this device sends messages. arena: keys of the doorbells that replace messages."""
+    """Return the processes to which this device sends messages. arena: its keys; doorbells there replace messages."""
     sends = [send.attributes for send in _sends(plan)]
     return {peer_of(send["destination"]) for send in sends if bell_key(send["key"]) not in arena}
 

@@ -1,7 +1,6 @@
 """Spare processes, which have joined the run and wait to replace lost workers."""
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,9 +31,9 @@ class Spares:
     supervisor: Supervisor
     monitor: HeartbeatMonitor
     logs: Path
-    clock: Callable[[], float] = time.monotonic
-    start: Callable[[Collection[str], int, Mapping[str, str]], None] = lambda names, epoch, hosts: None
-    ticket: Callable[[str, int], bytes] = lambda worker, epoch: b""
+    clock: Callable[[], float]
+    start: Callable[[Collection[str], int, Mapping[str, str]], None]
+    ticket: Callable[[str, int], bytes]
     started: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:

@@ -66,7 +66,7 @@ class Network:
 
     @cached_property
     def _last_links(self) -> dict[str, tuple[str, int]]:
-        """Place with one neighbour -> the neighbour and the first link from there; no route leads through such a place."""
+        """Place with one neighbour -> (neighbour, first link from it); no route leads through such a place."""
         ends = {place for place, own in self.neighbours.items() if len({there for there, _ in own}) == 1}
         pairs = ((place, each) for place, own in self.neighbours.items() for each in own)
         found: dict[str, tuple[str, int]] = {}
