@@ -9,7 +9,7 @@ from runner.engine.compile.passes.transfers import sent_tensor
 from runner.errors import SecurityError
 from runner.system.text import printable
 
-Transfer = tuple[str, str]  # (plan, key) of a tensor that a process receives once in every step of the plan
+TransferKey = tuple[str, str]  # (plan, key) of a tensor that a process receives once in every step of the plan
 
 
 def send_parts(endpoint: Endpoint, peer: str, ready: TensorsReady, memory: Callable[[str], memoryview]) -> None:
@@ -44,8 +44,8 @@ class Arrivals:
     """A receiver of tensor parts, which copies their bytes into this process's copy of the sender's arena."""
 
     def __init__(self) -> None:
-        self._readers: dict[Transfer, ArenaReader] = {}
-        self._missing: dict[Transfer, tuple[TensorsReady, set[int]]] = {}  # by first tensor; starts of parts
+        self._readers: dict[TransferKey, ArenaReader] = {}
+        self._missing: dict[TransferKey, tuple[TensorsReady, set[int]]] = {}  # by first tensor; starts of parts
 
     def expect(self, plan: str, readers: Mapping[str, ArenaReader]) -> None:
         """Accept the tensors of a plan. readers: key -> reader of this process's copy of the arena."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from runner.engine.cluster.arrivals import Arrivals
+from runner.engine.cluster.arrivals import Arrivals, TransferKey
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.endpoint import ClosedConnections, Endpoint, Received
 from runner.engine.cluster.transport.shared_memory import ArenaReader
@@ -60,9 +60,9 @@ class Mailbox:
         self._endpoint = endpoint
         self._connections = ClosedConnections(endpoint)
         self._pause = pause
-        self._senders: dict[tuple[str, str], str] = {}
+        self._senders: dict[TransferKey, str] = {}
         self._arrivals = Arrivals()
-        self._tensors: dict[tuple[str, str], messages.TensorsReady] = {}
+        self._tensors: dict[TransferKey, messages.TensorsReady] = {}
         self._queued: deque[Request] = deque()
         self._read_at = self.resumed_at = clock()  # resumed_at: time of the first read after the latest gap
         self._checked_at = self._read_at
