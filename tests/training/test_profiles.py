@@ -156,6 +156,22 @@ def test_messages_of_concurrent_clients_and_emulated_links_are_queued(
         assert (after > before + 1.0) if counts else (after == pytest.approx(before))
 
 
+def test_the_tensors_between_two_devices_share_a_message_in_concurrent_clients(recorded: Path, tmp_path: Path) -> None:
+    """On one core, each message adds its cost to an update."""
+    found, changed, added_us = read_profile(recorded), tmp_path / "changed.json", 1e5
+    write_profile(changed, replace(found, queued=replace(QUEUED, relay=QUEUED.relay + added_us)))
+    one = "parallelism=async_data parallelism.workers=1 parallelism.loop=sequential"
+    before, after = (simulate(described(one, path, cores=1), 5) for path in (recorded, changed))
+    session = session_of(described(one, recorded), 3)
+    messages = sum(
+        client.per_update * len({(plan.device, each.attributes["destination"]) for each in plan.instructions if each.op == "send"})
+        for client in session.program.training
+        for plan in session.plans(client.name).values()
+    )
+    assert messages > 0
+    assert after.step_s - before.step_s == pytest.approx(1e-6 * added_us * messages, rel=0.01)
+
+
 def test_bytes_of_a_link_cost_time_of_cores_at_both_ends(recorded: Path, tmp_path: Path) -> None:
     config = described(STRATEGIES[0], with_messages(recorded, tmp_path, FREE), cores=1)
     free, hardware = simulate(config, 2), config.cluster.hardware

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from runner.engine.cluster.transport.endpoint import Endpoint, Received
-from runner.engine.cluster.transport.messages import MOST_TENSORS, PART_BYTES, TensorsPart, TensorsReady
+from runner.engine.cluster.transport.messages import PART_BYTES, TensorsPart, TensorsReady
 from runner.engine.cluster.transport.shared_memory import ArenaReader
 from runner.engine.compile.passes.transfers import sent_tensor
+from runner.engine.compile.tensor_messages import MOST_TENSORS
 from runner.errors import SecurityError
 from runner.system.text import printable
 
@@ -51,6 +52,10 @@ class Arrivals:
         """Accept the tensors of a plan. readers: key -> reader of this process's copy of the arena."""
         self._readers.update({(plan, key): reader for key, reader in readers.items()})
 
+    def expects(self, plan: str, key: str) -> bool:
+        """Return whether a tensor arrives in parts."""
+        return (plan, key) in self._readers
+
     def clear(self) -> None:
         """Discard the tensors that have arrived only in part."""
         self._missing.clear()
@@ -62,26 +67,25 @@ class Arrivals:
         """
         part = received.message
         assert isinstance(part, TensorsPart)
-        keys = ", ".join(map(printable, part.keys))
-        where = f"tensors {keys} of plan {printable(part.plan)}, step {part.step}: bytes from {part.start} on"
-        readers = [self._readers.get((part.plan, key)) for key in part.keys]
-        memories = [
-            reader.target(sent_tensor(key))
-            for key, reader in zip(part.keys, readers, strict=True)
-            if reader is not None and reader.spec.owner == received.source
-        ]
-        if len(memories) < len(part.keys):
-            raise SecurityError(f"{where} came from {received.source}, but no loaded plan receives them from it")
+        memories = []
+        for key in part.keys:
+            reader = self._readers.get((part.plan, key))
+            if reader is None or reader.spec.owner != received.source:
+                raise SecurityError(
+                    f"bytes of tensor {printable(key)} of plan {printable(part.plan)}, step {part.step} came from "
+                    f"{received.source}, but no loaded plan receives them from it"
+                )
+            memories.append(reader.target(sent_tensor(key)))
         ready = TensorsReady(part.plan, part.step, part.keys, part.due)
         slices, nbytes = [*_slices(memories, part.start)], sum(each.nbytes for each in memories)
         first = (part.plan, part.keys[0])
         begun, missing = self._missing.get(first) or (ready, set(range(0, max(1, nbytes), PART_BYTES)))
         sent, expected = (sum(each.nbytes for each in of) for of in (received.frames, slices))
-        if ready != begun or part.start not in missing or sent != expected:
+        is_unique = len(set(part.keys)) == len(part.keys)
+        if ready != begun or part.start not in missing or sent != expected or not is_unique:
             raise SecurityError(
-                f"{where} came from {received.source} in a part of {sent} bytes: expected a missing part of "
-                f"{', '.join(map(printable, begun.keys))}, step {begun.step}, due at {begun.due:g}, with {PART_BYTES} "
-                "bytes unless the part is the last"
+                f"{_described(ready)}: {sent} bytes from {part.start} on came from {received.source}; expected a "
+                f"missing part of {_described(begun)}, with {PART_BYTES} bytes unless the part is the last"
             )
         _copy(slices, received.frames)
         missing.remove(part.start)
@@ -90,6 +94,13 @@ class Arrivals:
             return None
         self._missing.pop(first, None)
         return ready
+
+
+def _described(ready: TensorsReady) -> str:
+    return (
+        f"{len(ready.keys)} tensors from {printable(ready.keys[0])} on, of plan {printable(ready.plan)}, step "
+        f"{ready.step}, due at {ready.due:g}"
+    )
 
 
 def _copy(targets: Sequence[memoryview], frames: Sequence[memoryview]) -> None:

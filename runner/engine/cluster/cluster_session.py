@@ -391,7 +391,7 @@ class ClusterSession(session.Session):
     def _most_unread_messages(self) -> int:
         """Return the largest number of unread messages from one process to another: the messages of two steps.
 
-        Without shared memory, a message has at most ``PART_BYTES`` bytes of a tensor. The messages of a step are those
+        Without shared memory, a message has at most ``PART_BYTES`` bytes of tensors. The messages of a step are those
         of all training clients together, which may run at the same time, or of one client that has more messages.
         """
         plans = {name: self._planned.plans(client.signature) for name, client in self._program.clients.items()}

@@ -134,6 +134,12 @@ class Mailbox:
         """Store tensors, ignore a hello or a welcome, and return any other message as a request."""
         match received.message:
             case messages.TensorsReady() as message:
+                for key in message.keys:
+                    if self._arrivals.expects(message.plan, key):
+                        raise SecurityError(
+                            f"tensor {printable(key)} of plan {printable(message.plan)} from {received.source}: "
+                            "expected its bytes, because the processes share no memory"
+                        )
                 self._store(received, message)
             case messages.TensorsPart():
                 if (ready := self._arrivals.add(received)) is not None:

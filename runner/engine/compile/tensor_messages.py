@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection
 
 from runner.engine.compile.plan import DevicePlan
 
-_FULL_BYTES = 64 * 2**10  # a message of this size is sent at once: its transfer takes as long as its fixed cost
-_FULL_TENSORS = 64
+MOST_TENSORS = 64  # in one message
+_LARGE_BYTES = 64 * 2**10  # bytes of a tensor or message that does not wait for others; 0.5 ms at 1 Gbit/s
 
 
 def tensor_messages(
@@ -25,18 +25,24 @@ def tensor_messages(
     nbytes: dict[str, int] = {}
 
     def end(destination: str) -> None:
-        found.append(tuple(begun.pop(destination)))
         nbytes.pop(destination, None)
+        if keys := begun.pop(destination, None):
+            found.append(tuple(keys))
 
     for instruction in plan.instructions:
         if instruction.op == "send":
             key, destination = instruction.attributes["key"], instruction.attributes["destination"]
             if key in without:
                 continue
+            size = 0 if shares_memory(destination) else plan.slots[instruction.inputs[0]].spec.nbytes
+            if size >= _LARGE_BYTES:
+                if not deferred:
+                    end(destination)  # its tensors must not wait for the bytes of the large one
+                found.append((key,))
+                continue
             begun.setdefault(destination, []).append(key)
-            if not shares_memory(destination):
-                nbytes[destination] = nbytes.get(destination, 0) + plan.slots[instruction.inputs[0]].spec.nbytes
-            if nbytes.get(destination, 0) >= _FULL_BYTES or len(begun[destination]) == _FULL_TENSORS:
+            nbytes[destination] = nbytes.get(destination, 0) + size
+            if nbytes[destination] >= _LARGE_BYTES or len(begun[destination]) == MOST_TENSORS:
                 end(destination)
         elif not deferred and instruction.op != "convert":
             for destination in [*begun]:

@@ -66,7 +66,7 @@ def segments(
     plan: DevicePlan,
     seconds: Callable[[DevicePlan, Instruction], float],
     *,
-    messages: Sequence[tuple[str, ...]] | None = None,
+    groups: Sequence[tuple[str, ...]] | None = None,
     together: bool = False,
     apart: bool = False,
     outside_s: float = 0.0,
@@ -74,13 +74,13 @@ def segments(
     """Return the segments of a plan, in order; every instruction belongs to one of them.
 
     Conversions of layouts between sends do not separate these sends. seconds: returns the seconds of an instruction of
-    a plan. messages: the keys of the transfers in each message (see ``tensor_messages``); None for one message each.
+    a plan. groups: the keys of the transfers in each message (see ``tensor_messages``); None for one message each.
     together: all transfers arrive before the first segment, so that only sends end a segment. apart: a message that
     takes time ends its segment, so that the next message does not delay its transfers. outside_s: seconds before the
     first instruction of the plan.
     """
     found, ended = [Segment(0, outside_s=outside_s)], False
-    ends = None if messages is None else {keys[-1]: keys for keys in messages}
+    ends = None if groups is None else {keys[-1]: keys for keys in groups}
     sent: dict[str, Transfer] = {}
     for number, instruction in enumerate(plan.instructions):
         receives, sends = instruction.op == "recv", _sends(plan.instructions, number)

@@ -73,9 +73,10 @@ class Costs:
 
     profile: None for the roofline model alone. threads: kernel threads of the process. data: name of the dataset, as
     in the profile. remote: whether the devices are separate processes, so that sends and receives are messages.
-    queued: whether all messages are messages of ZeroMQ. sent: device -> keys of the transfers in each of its messages;
-    None if each transfer is one message, as with doorbells. joined: keys of the transfers before the last in their
-    message; the last one has its cost. origins: origin (see ``profile.ORIGINS``) -> seconds of all estimates.
+    queued: whether all messages are messages of ZeroMQ. groups: device -> keys of the transfers in each message (see
+    ``tensor_messages``); None if each transfer is one message, as with doorbells and on described hardware. joined:
+    keys of all transfers but the last of each message, at which the message is sent and received. origins: origin (see
+    ``profile.ORIGINS``) -> seconds of all estimates so far.
     """
 
     kind: DeviceKind
@@ -84,7 +85,7 @@ class Costs:
     data: str = ""
     remote: bool = True
     queued: bool = False
-    sent: Mapping[str, Sequence[tuple[str, ...]]] | None = None
+    groups: Mapping[str, Sequence[tuple[str, ...]]] | None = None
     joined: Collection[str] = ()
     origins: dict[str, float] = field(default_factory=dict)
 
@@ -100,16 +101,14 @@ class Costs:
 
         plans: device -> the client's plan.
         """
-        queued, is_measured = self.queued or client.deferred, self.messages is not None
-        if is_measured and not queued:
+        if self.messages is None or not (self.queued or client.deferred):
             return self
-        shares_memory = is_measured and not self.queued
-        sent = {
-            device: tensor_messages(plan, deferred=client.deferred, shares_memory=lambda _: shares_memory)
+        groups = {
+            device: tensor_messages(plan, deferred=client.deferred, shares_memory=lambda _: not self.queued)
             for device, plan in plans.items()
         }
-        joined = {key for each in sent.values() for keys in each for key in keys[:-1]}
-        return replace(self, queued=queued, sent=sent, joined=joined)
+        joined = {key for each in groups.values() for keys in each for key in keys[:-1]}
+        return replace(self, queued=True, groups=groups, joined=joined)
 
     def seconds(self, plan: DevicePlan, instruction: Instruction) -> float:
         """Return the seconds of an instruction, and add them to the seconds of their origin."""

@@ -72,7 +72,7 @@ class Family:
 class MessageCosts:
     """The costs of messages between processes of the machine, in microseconds unless the name has another unit.
 
-    send, receive: time of the thread that sends or receives one tensor. relay: time of all other threads of both
+    send, receive: time of the thread that sends or receives a message. relay: time of all other threads of both
     processes. latency: the rest of the time of a message between idle processes. master: time of the master's thread
     for each worker and step. worker: time of a worker's thread for each step. copy_gbyte_per_s: rate of wire copies.
     """

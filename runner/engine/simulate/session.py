@@ -309,7 +309,7 @@ class SimulatedSession(Clients):
                 device: segments(
                     plan,
                     costs.seconds,
-                    messages=None if costs.sent is None else costs.sent[device],
+                    groups=None if costs.groups is None else costs.groups[device],
                     together=client.deferred,
                     apart=costs.profile is not None,
                     outside_s=costs.outside_s(client, plan),

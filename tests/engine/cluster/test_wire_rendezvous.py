@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from runner.engine.cluster.assignment import BELL_BYTES, FINISHED, bell_key
+from runner.engine.cluster.emulation import Links
 from runner.engine.cluster.mailbox import Mailbox, Stopped
-from runner.engine.cluster.transport.messages import MASTER, Message, Shutdown
+from runner.engine.cluster.transport.messages import MASTER, Message, Shutdown, TensorsReady
 from runner.engine.cluster.transport.private_directory import private_directory
-from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaWriter, create_arena
+from runner.engine.cluster.transport.shared_memory import ArenaReader, ArenaSpec, ArenaWriter, create_arena
 from runner.engine.cluster.wire_rendezvous import WireRendezvous
 from runner.engine.graph.device import worker_device
 from runner.engine.graph.tensor import TensorSpec
@@ -22,14 +23,17 @@ from tests.engine.cluster.transport.conftest import identity
 from tests.engine.cluster.transport.fake_network import FakeNetwork
 
 WORKER_0, WORKER_1 = worker_device(0), worker_device(1)
-KEY = f"x:0->{WORKER_1}"
-VALUE = np.arange(4, dtype=np.float32)
+KEY, LATER_KEY = f"x:0->{WORKER_1}", f"y:0->{WORKER_1}"
+VALUE, LATER = np.arange(4, dtype=np.float32), np.full(1, 7, np.float32)
 
 
 class Wire:
-    """Two connected workers: worker 0 sends ``x`` and worker 1 receives it. rings: announces it by a doorbell."""
+    """Two connected workers: worker 0 sends ``x`` and worker 1 receives it.
 
-    def __init__(self, directory: Path, *, rings: bool) -> None:
+    rings: a doorbell announces it. together: ``y`` follows in the same message. copies: the workers share no memory.
+    """
+
+    def __init__(self, directory: Path, *, rings: bool = False, together: bool = False, copies: bool = False) -> None:
         network = FakeNetwork(0)
         names = ("worker-0", "worker-1")
         self.ends = [network.endpoint(identity(name), len(names)) for name in names]
@@ -38,19 +42,28 @@ class Wire:
         self.master = network.endpoint(identity(MASTER), len(names))
         for name in names:
             self.master.connect(name, "")
-        sent = {"x:0": VALUE.nbytes} | ({bell_key(KEY): BELL_BYTES, FINISHED: BELL_BYTES} if rings else {})
+        sent = {"x:0": VALUE.nbytes, "y:0": LATER.nbytes}
+        sent |= {bell_key(KEY): BELL_BYTES, FINISHED: BELL_BYTES} if rings else {}
         sizes = zip(names, (sent, {FINISHED: BELL_BYTES}), strict=True)
         specs = [create_arena(directory, f"plan {name}", name, 1, needed) for name, needed in sizes]
-        received, kernels = {KEY: TensorSpec(VALUE.shape, "float32")}, load_kernels()
+        received = {KEY: TensorSpec(VALUE.shape, "float32"), LATER_KEY: TensorSpec(LATER.shape, "float32")}
+        messages = [] if rings else [(KEY, LATER_KEY)] if together else [(KEY,), (LATER_KEY,)]
+        kernels = load_kernels()
+
+        def reader(spec: ArenaSpec) -> ArenaReader:
+            return ArenaReader(spec.copy if copies else spec)
+
         self.sender, self.receiver = (
             WireRendezvous(
-                *("plan", end, Mailbox(end), ArenaWriter(own), {other.owner: ArenaReader(other)}, received, peers),
-                [] if rings else [(KEY,)],
+                *("plan", end, Mailbox(end), ArenaWriter(own), {other.owner: reader(other)}, received, peers),
+                messages,
                 kernels,
             )
             for end, own, other, peers in zip(self.ends, specs, specs[::-1], ([names[1]], []), strict=True)
         )
-        self.receiver.mailbox.expect("plan", {KEY: "worker-0"})
+        arena = self.receiver.readers["worker-0"]
+        parts = dict.fromkeys(received, arena) if copies else {}
+        self.receiver.mailbox.expect("plan", dict.fromkeys(received, "worker-0"), parts)
 
     def begin(self, step: int) -> None:
         for end in (self.sender, self.receiver):
@@ -91,6 +104,39 @@ def test_value_outside_the_arena_is_copied(wire: Wire) -> None:
     wire.sender.send(0, KEY, WORKER_1, value)
     value[:] = -1.0
     np.testing.assert_array_equal(wire.receiver.receive(0, KEY, WORKER_0), VALUE)
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_tensors_of_a_message_are_sent_with_the_last(copies: bool) -> None:
+    class Recorded(Links):
+        def __init__(self) -> None:
+            self.sent: list[tuple[str, int]] = []
+
+        def due(self, destination: str, nbytes: int) -> float:
+            self.sent.append((destination, nbytes))
+            return 0.0
+
+    with private_directory() as directory:
+        wire, links = Wire(directory, together=True, copies=copies), Recorded()
+        wire.sender.links = links
+        wire.begin(0)
+        wire.sender.send(0, KEY, WORKER_1, VALUE)
+        wire.receiver.mailbox.catch_up()
+        assert wire.receiver.mailbox.missing("plan", [KEY, LATER_KEY]).keys() == {KEY, LATER_KEY}
+        wire.sender.send(0, LATER_KEY, WORKER_1, LATER)
+        wire.receiver.mailbox.catch_up()
+        assert not wire.receiver.mailbox.missing("plan", [KEY, LATER_KEY])
+        assert links.sent == [("worker-1", VALUE.nbytes + LATER.nbytes)]
+        for key, value in ((LATER_KEY, LATER), (KEY, VALUE)):
+            np.testing.assert_array_equal(wire.receiver.receive(0, key, WORKER_0), value)
+
+
+def test_a_notice_without_bytes_is_refused_between_workers_without_common_memory() -> None:
+    with private_directory() as directory:
+        wire = Wire(directory, copies=True)
+        wire.send(TensorsReady("plan", 0, (KEY,)))
+        with pytest.raises(SecurityError, match=r"tensor x:0->.* of plan plan from worker-0: expected its bytes"):
+            wire.receiver.receive(0, KEY, WORKER_0)
 
 
 def test_a_wait_for_a_doorbell_ends_with_a_message_or_a_second_run_of_the_sender(bell: Wire) -> None:

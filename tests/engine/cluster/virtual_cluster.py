@@ -45,9 +45,8 @@ def there_and_back() -> Program:
         rate = ops.placeholder(graph, (), "float64", name="rate")
         w = ops.variable(graph, (EXAMPLES,), "float64", name="w")
         start = ops.assign(graph, w, ops.fill(graph, 0.0, (EXAMPLES,), "float64"), name="start")
-        scaled = ops.mul(graph, x, rate, name="scaled")
     with graph.device(worker_device(1)):
-        away = ops.exp(graph, scaled, name="away")
+        away = ops.exp(graph, ops.mul(graph, x, rate), name="away")
     with graph.device(worker_device(0)):
         back = ops.neg(graph, away, name="back")
         keep = ops.assign(graph, w, back, name="keep")

@@ -3,7 +3,7 @@
 import pytest
 
 from runner.engine.compile.plan import DevicePlan, Instruction, Slot
-from runner.engine.compile.tensor_messages import tensor_messages
+from runner.engine.compile.tensor_messages import MOST_TENSORS, tensor_messages
 from runner.engine.graph.tensor import TensorSpec
 from runner.kernels.contract import Arrangement, Layout
 
@@ -37,7 +37,8 @@ MANY = tuple(f"{chr(0x100 + number)} x 0" for number in range(130))
         (("a x 1", "b y 1", "relu", "c x 1"), "a b c", "ac b"),
         (("a x 63", "b x 1", "c x 1"), "ab c", "ab c"),
         (("a x 64", "b x 1", "relu", "c x 1"), "a b c", "a bc"),
-        (("a x 9999", "relu", "b x 1"), "a b", "a b"),
+        (("a x 1", "b x 64", "c x 1"), "a b c", "ac b"),
+        (("a x 1", "b y 1", "c x 64", "d y 1"), "a bd c", "a bd c"),
     ],
 )
 def test_small_tensors_share_a_message(steps: tuple[str, ...], together: str, deferred: str) -> None:
@@ -50,7 +51,7 @@ def test_small_tensors_share_a_message(steps: tuple[str, ...], together: str, de
 def test_a_message_has_any_number_of_bytes_in_shared_memory_and_at_most_64_tensors() -> None:
     plan = plan_of("a x 9999", "b x 9999", "c y 64", "d y 64", *MANY)
     found = tensor_messages(plan, deferred=False, shares_memory=lambda destination: destination == "x")
-    assert [len(keys) for keys in found] == [1, 1, 64, 64, 4]
+    assert [len(keys) for keys in found] == [1, 1, MOST_TENSORS, MOST_TENSORS, 4]
     assert found[2][:3] == ("a", "b", MANY[0][0])
 
 

@@ -1,4 +1,4 @@
-"""Messages between the processes of a run, with closed schemas, checked references and time limits for all waits.
+"""Messages between the processes of a run, with closed schemas and time limits for all waits.
 
 Read in this order:
 
@@ -6,7 +6,7 @@ Read in this order:
 * ``endpoint``: the transport interface; ``admission``: the connections and messages that an inbox accepts.
 * ``zmq_endpoint``: the implementation of the interface over ZeroMQ; ``zmq_sockets``: its context and socket options.
 * ``ticket``: the secrets of a process and the file that contains them; ``curve``: encryption of TCP connections.
-* ``shared_memory``: the bytes of tensors, and references to them.
+* ``shared_memory``: the memory of tensors that are sent.
 * ``heartbeat``: detection of silent and stuck workers.
 * ``private_directory``: sockets, tickets and files, accessible to this user only.
 """

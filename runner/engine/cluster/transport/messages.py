@@ -89,7 +89,7 @@ MAX_ERROR_TEXT = 4096
 MAX_LANES = 16
 FRAME_BYTES = 256 * 2**10  # most bytes in one frame, so that a frame is encrypted while others are sent
 PART_BYTES = 4 * FRAME_BYTES  # most bytes of tensors in one message
-MOST_TENSORS = 64  # most tensors in one message
+MAX_TENSORS = 1024  # in one message
 LONGEST_WAIT_S = 200.0  # longest delay in seconds that a message may request; shorter than the limit for a stuck step
 MOST_STEPS = 32  # largest number of steps that the master requests by one message
 
@@ -101,7 +101,7 @@ MASTERS = (MASTER_ROLE,)
 Index = Annotated[int, Integer()]
 Step = Annotated[int, Integer()]
 PlanId = Annotated[str, Text(64)]
-Keys = Annotated[tuple[str, ...], ListOf(Text(MAX_NAME), MOST_TENSORS, 1)]
+TransferKeys = Annotated[tuple[str, ...], ListOf(Text(MAX_NAME), MAX_TENSORS, 1)]
 Section = Annotated[str, OneOf(SECTIONS)]
 Facts = Annotated[Mapping[str, str], MapOf(Text(MAX_NAME), Text(MAX_NAME), 300)]
 Numbers = Annotated[Mapping[str, float], MapOf(Text(MAX_NAME), Number(), 64)]
@@ -285,7 +285,7 @@ class TensorsReady(Message, kind="tensors", senders=(MASTER_ROLE, *DEVICE_ROLES)
 
     plan: PlanId
     step: Step
-    keys: Keys
+    keys: TransferKeys
     due: Annotated[float, Number(low=0.0)] = 0.0
 
 
@@ -299,7 +299,7 @@ class TensorsPart(Message, kind="part", senders=(MASTER_ROLE, *DEVICE_ROLES), ha
 
     plan: PlanId
     step: Step
-    keys: Keys
+    keys: TransferKeys
     start: Annotated[int, Integer()]
     due: Annotated[float, Number(low=0.0)] = 0.0
 

@@ -85,7 +85,7 @@ PEER_LOST_MS = 5000  # time without an answer after which the connection over TC
 CREDIT_BYTES = 64 * 2**20
 """Bytes of tensors that one connection may deliver before the receiver reads. The sender keeps the rest.
 
-libzmq counts messages, not bytes; the limit holds because a message has at most ``PART_BYTES`` of a tensor. Documents,
+libzmq counts messages, not bytes; the limit holds because a message has at most ``PART_BYTES`` of tensors. Documents,
 which only processes of the run can send, may be longer.
 """
 

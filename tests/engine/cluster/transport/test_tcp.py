@@ -261,26 +261,24 @@ def test_tensors_arrive_in_parts_over_all_lanes(hosts: Hosts, sizes: list[int]) 
         np.testing.assert_array_equal(reader.memory(key), value)
 
 
-REST = f"expected a missing part of 0, 1, step 3, due at 0, with {PART_BYTES} bytes unless"
+TWO = "2 tensors from 0 on, of plan p, step"
+REST = f"came from worker-0; expected a missing part of {TWO} 3, due at 0, with {PART_BYTES} bytes unless"
+STRAY = "of plan p, step 3 came from"
 
 
 @pytest.mark.parametrize(
     ("change", "nbytes", "source", "expected"),
     [
-        (
-            {"keys": ("0", "y")},
-            9,
-            "worker-0",
-            "tensors 0, y of plan p, step 3: bytes from 0 on came from worker-0,",
-        ),
-        ({}, 9, "worker-1", "tensors 0, 1 of plan p, step 3: bytes from 0 on came from worker-1, but no loaded"),
-        ({"step": 4}, PART_BYTES, "worker-0", f"step 4: .* {REST}"),
-        ({"keys": ("0",)}, PART_BYTES, "worker-0", f"tensors 0 of plan .* {REST}"),
-        ({"due": 1.0}, PART_BYTES, "worker-0", REST),
-        ({"start": PART_BYTES}, 9, "worker-0", f"from {PART_BYTES} on .* {REST}"),
-        ({}, 9, "worker-0", f"in a part of 9 bytes: {REST}"),
-        ({"start": 2 * PART_BYTES}, 8, "worker-0", REST),
-        ({"start": 2 * PART_BYTES}, 6, "worker-0", REST),
+        ({"keys": ("0", "y")}, 9, "worker-0", f"bytes of tensor y {STRAY} worker-0, but no loaded plan receives them"),
+        ({}, 9, "worker-1", f"bytes of tensor 0 {STRAY} worker-1, but no loaded plan receives them"),
+        ({"step": 4}, PART_BYTES, "worker-0", f"^{TWO} 4, due at 0: {PART_BYTES} bytes from 0 on {REST}"),
+        ({"keys": ("0",)}, PART_BYTES, "worker-0", f"^1 tensors from 0 on, .* {REST}"),
+        ({"keys": ("0", "1", "0")}, PART_BYTES, "worker-0", f"^3 tensors from 0 on, .* {REST}"),
+        ({"due": 1.0}, PART_BYTES, "worker-0", f"^{TWO} 3, due at 1: .* {REST}"),
+        ({"start": PART_BYTES}, 9, "worker-0", f"9 bytes from {PART_BYTES} on {REST}"),
+        ({}, 9, "worker-0", f"9 bytes from 0 on {REST}"),
+        ({"start": 2 * PART_BYTES}, 8, "worker-0", f"8 bytes from {2 * PART_BYTES} on {REST}"),
+        ({"start": 2 * PART_BYTES}, 6, "worker-0", f"6 bytes from {2 * PART_BYTES} on {REST}"),
     ],
 )
 def test_wrong_part_of_tensors_is_refused(change: dict[str, Any], nbytes: int, source: str, expected: str) -> None:
@@ -292,6 +290,13 @@ def test_wrong_part_of_tensors_is_refused(change: dict[str, Any], nbytes: int, s
     with pytest.raises(SecurityError, match=expected):
         arrivals.add(Received(source, replace(right, **{"start": 0} | change), (memoryview(b"x" * nbytes),)))
     assert not any(reader.memory(key).any() for key in "01"), "bytes of a refused part were copied"
+
+
+def test_a_tensor_is_not_sent_twice_in_a_message() -> None:
+    arrivals = Arrivals()
+    arrivals.expect("p", {"0": ArenaReader(spec([3]))})
+    with pytest.raises(SecurityError, match=r"^2 tensors from 0 on, .*: 6 bytes from 0 on came from worker-0;"):
+        arrivals.add(Received("worker-0", TensorsPart("p", 3, ("0", "0"), 0), (memoryview(b"abcdef"),)))
 
 
 def test_small_tensor_does_not_wait_for_the_large_one_before_it(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
