@@ -164,7 +164,7 @@ def test_the_tensors_between_two_devices_share_a_message_in_concurrent_clients(r
     before, after = (simulate(described(one, path, cores=1), 5) for path in (recorded, changed))
     session = session_of(described(one, recorded), 3)
     messages = sum(
-        client.per_update * len({(plan.device, each.attributes["destination"]) for each in plan.instructions if each.op == "send"})
+        client.per_update * len({each.attributes["destination"] for each in plan.instructions if each.op == "send"})
         for client in session.program.training
         for plan in session.plans(client.name).values()
     )
