@@ -159,7 +159,7 @@ class _Device:
                 yield self._span(of, position, kind, now, later)
                 now = later
             elif number == 0:
-                yield self._span(of, position, COMPUTE if segment.computes else kind, start, end)
+                yield self._span(of, position, kind, start, end)
             elif kind == SEND:
                 yield self._span(of, position, kind, end, end)
 

@@ -28,8 +28,8 @@ from tests.engine.run.fake_kernels import random_registry
 from tests.strategies.networks import NETWORKS, workload_of
 
 WORKER_0, WORKER_1 = worker_device(0), worker_device(1)
-THERE = f"x:0->{WORKER_1}"
 X, RATE = "feed/x_0:0", "feed/rate_0:0"
+THERE, RATE_THERE = f"{X}->{WORKER_1}", f"{RATE}->{WORKER_1}"
 BACK = f"away:0->{WORKER_0}"
 
 
@@ -61,13 +61,13 @@ def test_assignments_contain_the_sizes_and_senders_of_transfers(assignments: Map
     assert feed_sizes(first.plan, first.inputs) == {"feed rate:0": 8}
     assert feed_sizes(first.plan, ()) == {"feed rate:0": 8, "feed x:0": 24}
     assert feed_sizes(second.plan, second.inputs) == {}
-    assert sent_sizes(first.plan) == {"x:0": 24, "rate:0": 8, "fetch w:0": 24, "fetch back:0": 24}
+    assert sent_sizes(first.plan) == {X: 24, "feed/rate_0:0": 8, "fetch w:0": 24, "fetch back:0": 24}
     assert sent_sizes(second.plan) == {"away:0": 24, "fetch away:0": 24}
     assert senders(first.plan) == {BACK: "worker-1"}
-    assert senders(second.plan) == {THERE: "worker-0"}
+    assert senders(second.plan) == {THERE: "worker-0", RATE_THERE: "worker-0"}
     assert {owner: (arena.owner, set(arena.sizes)) for owner, arena in second.arenas.items()} == {
         "master-0": ("master-0", {"feed rate:0"}),
-        "worker-0": ("worker-0", {"x:0", "rate:0", "fetch w:0", "fetch back:0"}),
+        "worker-0": ("worker-0", {X, "feed/rate_0:0", "fetch w:0", "fetch back:0"}),
         "worker-1": ("worker-1", {"away:0", "fetch away:0"}),
     }
     assert first.inputs == (InputSlot(Tensor("x"), "train", "x", 0, 3),)
@@ -140,7 +140,7 @@ SLOT = ("inputs", 0)
         (("layouts",), {"w": {"tag": "aB8b", "nbytes": 64}}, "no kernel converts .* from .*'aB8b'"),
         (("arenas",), {}, "arenas of none: the arenas of master-0, worker-0, worker-1 are missing"),
         (("arenas", "worker-1", "owner"), "worker-2", "the names of their owners: master-0, worker-0, worker-2"),
-        (("arenas", "worker-0", "sizes", "x:0"), 16, "the arena of worker-0 does not have the layout"),
+        (("arenas", "worker-0", "sizes", X), 16, "the arena of worker-0 does not have the layout"),
         (("arenas", "worker-1", "sizes", "away:0"), 16, "the arena of worker-1 has 16 bytes for away:0, .* 24"),
         (("arenas", "worker-1", "sizes"), {}, "the arena of worker-1 has no bytes for away:0, which recv/away"),
         (("arenas", "worker-0", "sizes", "more"), 0, "the arena of worker-0 does not have the layout"),
@@ -276,6 +276,6 @@ def test_transfers_between_processes_that_share_memory_have_doorbells(tmp_path: 
         plan.close()
         return [owner for owner, spec in arenas.items() for key in spec.sizes if key.startswith("bell")]
 
-    assert bells(client, "worker-0", "worker-1") == ["worker-0", "worker-1"]
+    assert bells(client, "worker-0", "worker-1") == ["worker-0", "worker-0", "worker-1"]
     assert bells(client, "worker-0") == []
     assert bells(replace(client, deferred=True), "worker-0", "worker-1") == []
