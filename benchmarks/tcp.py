@@ -77,7 +77,7 @@ def send(subject: str, address: str, count: int, keys: Mapping[str, Keys], done:
 
 
 def _arena() -> ArenaSpec:
-    return ArenaSpec("p worker-0", SENDER, 1, "", {"x": NBYTES})
+    return ArenaSpec("p worker-0", SENDER, "", {"x": NBYTES})
 
 
 def _endpoint(name: str, host: str, keys: Mapping[str, Keys], stack: ExitStack) -> ZmqEndpoint:

@@ -354,7 +354,7 @@ class ClusterSession(session.Session):
             # Each attempt has its own name: after a recovery, some workers may hold a plan that others did not load.
             name, self._loads = f"{client.name}-{self._loads}", self._loads + 1
             compiled, plans = self._planned.compiled(signature), self._planned.plans(signature)
-            shared = (self._planned.layouts, group.directory, self._identity.epoch, group.joined.sharing)
+            shared = (self._planned.layouts, group.directory, group.joined.sharing)
             plan = RemotePlan(name, client, compiled, plans, *shared, rings=self._rings)
             plan.expect_fetches(group.arrivals)
         if plan.unsent:

@@ -49,7 +49,6 @@ class RemotePlan:
         plans: Mapping[str, DevicePlan],
         layouts: Callable[[str], Mapping[str, Layout]],
         directory: Path,
-        epoch: int,
         sharing: Collection[str] | None = None,
         *,
         rings: bool = False,
@@ -85,10 +84,10 @@ class RemotePlan:
             for owner, needed in sizes.items():
                 label = f"{name} {owner}"
                 if owner in together and len(together) > 1:
-                    self._arenas[owner] = create_arena(directory, label, owner, epoch, needed)
+                    self._arenas[owner] = create_arena(directory, label, owner, needed)
                     opened.callback(close_arena, self._arenas[owner])
                 else:
-                    self._arenas[owner] = ArenaSpec(label, owner, epoch, "", needed)
+                    self._arenas[owner] = ArenaSpec(label, owner, "", needed)
             self._writer = ArenaWriter(self._arenas[messages.MASTER])
             self._readers = {peer: ArenaReader(spec) for peer, spec in self._arenas.items() if peer != messages.MASTER}
             self._open = opened.pop_all()

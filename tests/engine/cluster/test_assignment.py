@@ -22,7 +22,7 @@ from runner.errors import RunnerError, SecurityError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
 from runner.strategies.sync_data import SyncData
-from tests.engine.cluster.virtual_cluster import EPOCH, EXAMPLES, plans_of, remote_plan, there_and_back
+from tests.engine.cluster.virtual_cluster import EXAMPLES, plans_of, remote_plan, there_and_back
 from tests.engine.compile.plain_data import EXTREMES, mutated, places, put, values, without
 from tests.engine.run.fake_kernels import random_registry
 from tests.strategies.networks import NETWORKS, workload_of
@@ -211,12 +211,11 @@ def test_only_workers_with_nodes_participate(tmp_path: Path, registry: Registry,
     assert remote_plan(plans_of(nothing, registry), "nothing", tmp_path).assignments == {}
 
 
-def test_all_workers_get_the_same_arenas_of_the_current_epoch(plan: RemotePlan) -> None:
+def test_all_workers_get_the_same_arenas(plan: RemotePlan) -> None:
     first, second = (plan.assignments[worker].arenas for worker in ("worker-0", "worker-1"))
     assert first == second
     names = {owner: arena.name for owner, arena in first.items()}
     assert names == {owner: f"run-0 {owner}" for owner in ("master-0", "worker-0", "worker-1")}
-    assert {arena.epoch for arena in first.values()} == {EPOCH}
 
 
 def test_worker_reads_its_feeds(plan: RemotePlan) -> None:
@@ -270,7 +269,7 @@ def test_transfers_between_processes_that_share_memory_have_doorbells(tmp_path: 
 
     def bells(client: Client, *sharing: str) -> list[str]:
         """Return the owners of the arenas with bells."""
-        made = (client, compiled, plans, planned.layouts, tmp_path, EPOCH, sharing)
+        made = (client, compiled, plans, planned.layouts, tmp_path, sharing)
         plan = RemotePlan("plan", *made, rings=True)
         arenas = plan.assignments["worker-0"].arenas
         plan.close()

@@ -45,7 +45,7 @@ class Wire:
         sent = {"x:0": VALUE.nbytes, "y:0": LATER.nbytes}
         sent |= {bell_key(KEY): BELL_BYTES, FINISHED: BELL_BYTES} if rings else {}
         sizes = zip(names, (sent, {FINISHED: BELL_BYTES}), strict=True)
-        specs = [create_arena(directory, f"plan {name}", name, 1, needed) for name, needed in sizes]
+        specs = [create_arena(directory, f"plan {name}", name, needed) for name, needed in sizes]
         received = {KEY: TensorSpec(VALUE.shape, "float32"), LATER_KEY: TensorSpec(LATER.shape, "float32")}
         messages = [] if rings else [(KEY, LATER_KEY)] if together else [(KEY,), (LATER_KEY,)]
         kernels = load_kernels()

@@ -30,7 +30,6 @@ from runner.kernels.registry import Registry
 from tests.engine.cluster.transport.conftest import identity
 from tests.engine.cluster.transport.fake_network import FakeEndpoint, FakeNetwork, Faults
 
-EPOCH = 1
 EXAMPLES = 3
 
 
@@ -64,7 +63,7 @@ def remote_plan(planned: ProgramPlans, client: str, directory: Path, name: str =
     """Return the remote plan of a client, with arenas in ``directory``."""
     asked = planned.client(client)
     compiled, plans = planned.compiled(asked.signature), planned.plans(asked.signature)
-    return RemotePlan(name, asked, compiled, plans, planned.layouts, directory, EPOCH)
+    return RemotePlan(name, asked, compiled, plans, planned.layouts, directory)
 
 
 JOIN_S = 20.0  # a time limit that is reached only if a test fails

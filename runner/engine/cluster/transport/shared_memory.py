@@ -11,13 +11,12 @@ Every tensor has a key and a slot (a range of bytes), which its sender writes on
 :class:`~runner.engine.run.rendezvous.Rendezvous` states when slots may be reused and how long views are valid.
 """
 
-import math
 import mmap
 import os
 import re
 import secrets
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,44 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.errors import ResourceError, SecurityError
-from runner.system.schema import MAX_INTEGER, Integer, MapOf, Text, Violation
+from runner.system.schema import Integer, MapOf, Text
 from runner.system.text import printable
-
-DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float32", "float64", "bfloat16")
-}
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-
-
-def nbytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Return the size of a tensor in bytes as a Python integer, which cannot overflow."""
-    return math.prod(shape) * DTYPES[dtype].itemsize
-
-
-def dtype_name(array: NDArray[Any]) -> str:
-    """Return the name of an array's dtype; raises Violation if arrays of this dtype cannot be sent."""
-    name = _NAMES.get(array.dtype)
-    if name is None:
-        raise Violation(f"dtype {array.dtype.str}: expected one of {', '.join(DTYPES)} in little-endian order")
-    return name
-
-
-def view_bytes(data: memoryview, dtype: str, shape: tuple[int, ...], where: str) -> NDArray[Any]:
-    """Return a read-only array over ``data`` without copying; the array keeps the memory behind ``data`` alive.
-
-    Raises Violation if the bytes do not match the shape, the shape is too large for NumPy, or a boolean is not 0 or 1.
-    """
-    # NumPy rejects a shape such as (0, 2**62) because of the product of its nonzero sizes.
-    if nbytes_of(dtype, [size for size in shape if size]) > MAX_INTEGER:
-        raise Violation(f"{where}: {dtype}{list(shape)}, expected at most {MAX_INTEGER} bytes, not counting sizes of 0")
-    expected = nbytes_of(dtype, shape)
-    if data.nbytes != expected:
-        raise Violation(f"{where}: {data.nbytes} bytes, but {dtype}{list(shape)} takes {expected}")
-    raw = np.frombuffer(data.toreadonly(), np.uint8)
-    if dtype == "bool" and raw.size and raw.max() > 1:
-        raise Violation(f"{where}: byte {raw.max()} in a tensor of booleans, expected 0 or 1")
-    return raw.view(DTYPES[dtype]).reshape(shape)
-
 
 ALIGNMENT = 64  # alignment of slots in bytes: the size of a cache line and of the widest vector register
 FILE_MODE = 0o600
@@ -83,14 +46,13 @@ class ArenaSlot:
 class ArenaSpec:
     """The data with which a process opens an arena.
 
-    name: unique in the run, for error messages. owner: the peer that writes. epoch: the run's epoch in which the arena
-    was made. path: the master's descriptor of the file in /proc, or "" if the process does not share the owner's memory
-    and has a separate copy. sizes: key -> bytes; :func:`lay_out` derives the offsets.
+    name: unique in the run, for error messages. owner: the peer that writes. path: the master's descriptor of the file
+    in /proc, or "" if the process does not share the owner's memory and has a separate copy. sizes: key -> bytes;
+    :func:`lay_out` derives the offsets.
     """
 
     name: Annotated[str, Text(128)]
     owner: Annotated[str, Text(32)]
-    epoch: Annotated[int, Integer()]
     path: Annotated[str, Text(4096)]
     sizes: Annotated[Mapping[str, int], MapOf(Text(512), Integer(), 2**20)]
 
@@ -124,7 +86,7 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def create_arena(directory: Path, name: str, owner: str, epoch: int, sizes: Mapping[str, int]) -> ArenaSpec:
+def create_arena(directory: Path, name: str, owner: str, sizes: Mapping[str, int]) -> ArenaSpec:
     """Create an arena in the file system of ``directory``, and reserve its memory. Called by the master.
 
     Its file has no name and stays open in this process until :func:`close_arena`. Raises ResourceError for lack of
@@ -143,7 +105,7 @@ def create_arena(directory: Path, name: str, owner: str, epoch: int, sizes: Mapp
             f"arena {name!r} of {owner} needs {total} bytes of shared memory, {directory} has {free} free "
             f"({error.strerror}): use fewer workers or a smaller batch, or give the machine a larger /dev/shm"
         ) from error
-    return ArenaSpec(name, owner, epoch, f"/proc/{os.getpid()}/fd/{descriptor}", dict(sizes))
+    return ArenaSpec(name, owner, f"/proc/{os.getpid()}/fd/{descriptor}", dict(sizes))
 
 
 def close_arena(spec: ArenaSpec) -> None:
@@ -168,7 +130,7 @@ class ArenaWriter:
 
     def array(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a slot as a writable array of the slot's size; raises KeyError for an unknown key."""
-        return self.memory(key).view(DTYPES[dtype]).reshape(shape)
+        return self.memory(key).view(dtype).reshape(shape)
 
     def put(self, key: str, array: NDArray[Any]) -> None:
         """Copy ``array``, of any memory order, into the slot of ``key``, in C order.
@@ -178,8 +140,7 @@ class ArenaWriter:
         slot = self._slots[key]
         if array.nbytes != slot.nbytes:
             raise ValueError(f"{key!r}: {array.nbytes} bytes, but its slot in {self.spec.name!r} has {slot.nbytes}")
-        dtype = dtype_name(array)
-        target = self.memory(key).view(DTYPES[dtype]).reshape(array.shape)
+        target = self.memory(key).view(array.dtype).reshape(array.shape)
         if not (array.flags.c_contiguous and array.ctypes.data == target.ctypes.data):
             np.copyto(target, array)
 
@@ -214,14 +175,15 @@ class ArenaReader:
     def read(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a read-only view of the tensor of ``key``; ``Rendezvous`` states how long the view is valid.
 
-        Raises SecurityError if the bytes do not form this tensor (see :func:`view_bytes`), KeyError for an unknown key.
+        Raises SecurityError for a boolean other than 0 and 1, KeyError for an unknown key.
         """
-        slot = self._slots[key]
-        data = self._memory[slot.offset : slot.offset + slot.nbytes]
-        try:
-            return view_bytes(data, dtype, shape, f"tensor {printable(key)}")
-        except Violation as violation:
-            raise SecurityError(f"arena {self.spec.name!r} of {self.spec.owner}: {violation}") from violation
+        raw = self.memory(key)
+        if dtype == "bool" and raw.size and raw.max() > 1:
+            raise SecurityError(
+                f"arena {self.spec.name!r} of {self.spec.owner}: byte {raw.max()} in {printable(key)}, a tensor of "
+                "booleans; expected 0 or 1"
+            )
+        return raw.view(dtype).reshape(shape)
 
 
 def _map_file(spec: ArenaSpec, protection: int) -> mmap.mmap:

@@ -236,7 +236,7 @@ def test_refused_process_receives_the_reason_and_another_takes_its_place(hosts: 
 
 def spec(sizes: Sequence[int]) -> ArenaSpec:
     """Return the arena of worker 0 with the tensors ``"0"``, ``"1"`` and so on."""
-    return ArenaSpec("p worker-0", "worker-0", 1, "", {str(key): nbytes for key, nbytes in enumerate(sizes)})
+    return ArenaSpec("p worker-0", "worker-0", "", {str(key): nbytes for key, nbytes in enumerate(sizes)})
 
 
 PARTS = [[0], [1], [PART_BYTES], [PART_BYTES + 1], [5 * PART_BYTES + 7], [0, 3, 0, PART_BYTES, 2 * PART_BYTES], [7, 0]]
@@ -309,7 +309,7 @@ def test_small_tensor_does_not_wait_for_the_large_one_before_it(hosts: Hosts, mo
     sender, receiver = hosts.endpoint("worker-0"), hosts.endpoint("worker-1")
     sender.connect("worker-1", receiver.address)
     sizes = {"large": parts * PART_BYTES, "small": 8}
-    writer = ArenaWriter(ArenaSpec("p worker-0", "worker-0", 1, "", sizes))
+    writer = ArenaWriter(ArenaSpec("p worker-0", "worker-0", "", sizes))
     order = []
     for key, nbytes in sizes.items():
         writer.put(key, np.zeros(nbytes, np.uint8))
