@@ -26,7 +26,7 @@ from runner.fields import Field
 from runner.optimizers import Sgd
 from runner.strategies import Workload
 from runner.strategies.sync_data import SyncData
-from runner.tasks.regression import regress
+from runner.tasks.regression import Regression
 
 FEATURES, IDS, WARM_UP = 1024, 32, 20
 ROW_BYTES = 4 * FEATURES
@@ -51,7 +51,7 @@ def network_of(entries: int) -> NetworkFunction:
 
     def network(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
         rows = nn.embedding(net, batch["x"], entries, FEATURES, name="table", initializer=Constant(0.0))
-        return regress(net, ops.reduce_sum(net.graph, rows, axes=(2,)), batch["y"])
+        return Regression().score(net, ops.reduce_sum(net.graph, rows, axes=(2,)), batch)
 
     return network
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,11 +102,6 @@ class Classification(Task):
     def expected_loss(self, fields: Mapping[str, Field]) -> float:
         """Return the loss of uniform guessing, ln(classes), times the largest weight of a class."""
         return float(np.log(self.outputs(fields))) * max(self.class_weights or [1.0])
-
-
-def classify(net: NetworkBuilder, logits: Tensor, labels: Tensor, loss: str = "softmax", **settings: Any) -> Outputs:
-    """Add the layer of :meth:`Classification.score` without a configuration."""
-    return Classification(loss=loss, **settings).score(net, logits, {"y": labels})
 
 
 def classifier(model: Model, classes: int, loss: str = "softmax") -> NetworkFunction:

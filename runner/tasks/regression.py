@@ -52,8 +52,3 @@ class Regression(Task):
             losses = net.output(training_losses(net, own, lambda prediction: of_examples(prediction, truth)).tensor)
             values = {name: METRICS[name].value(own, truth) for name in ("mae", *self.metrics)}
         return Outputs(losses, values, {}, own.tensor)
-
-
-def regress(net: NetworkBuilder, prediction: Tensor, targets: Tensor) -> Outputs:
-    """Add the layer of :meth:`Regression.score` without a configuration."""
-    return Regression().score(net, prediction, {"y": targets})

@@ -17,7 +17,7 @@ from runner.errors import ConfigError
 from runner.fields import Field, labelled
 from runner.models import Mlp, Model
 from runner.nn import Padding, place
-from runner.tasks.classification import Classification, classifier, classify
+from runner.tasks.classification import Classification, classifier
 from runner.tasks.regression import Regression
 from runner.testing import check_gradients
 from tests.nn.support import Array, Bench, bench, normal
@@ -31,7 +31,7 @@ def classified(loss: str, logits: Array = LOGITS, labels: Array = LABELS, **sett
     b = bench(logits)
     y = ops.placeholder(b.net.graph, labels.shape, "int64", name="y")
     b.feeds[y] = labels
-    return b, classify(b.net, b.x, y, loss, **settings)
+    return b, Classification(loss=loss, **settings).score(b.net, b.x, {"y": y})
 
 
 def softmax(x: Array) -> Array:

@@ -12,7 +12,7 @@ from runner.engine.graph import NetworkBuilder, NetworkFunction, Outputs, Tensor
 from runner.fields import labelled
 from runner.optimizers import Momentum, Optimizer
 from runner.strategies import Workload
-from runner.tasks.classification import classify
+from runner.tasks.classification import Classification
 
 EXAMPLE_SHAPE = (1, 6, 6)
 CLASSES = 3
@@ -28,7 +28,7 @@ def dense(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.flatten(net, batch["x"], name="flat")
     h = nn.relu(net, nn.dense(net, h, 8, name="fc1"), name="relu1")
     h = nn.relu(net, nn.dense(net, h, 6, name="fc2"), name="relu2")
-    return classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
+    return Classification().score(net, nn.dense(net, h, CLASSES, name="fc3"), batch)
 
 
 def convolutional(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -36,20 +36,20 @@ def convolutional(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.conv(net, batch["x"], 4, 3, name="conv1", padding="same")
     h = nn.max_pool(net, nn.relu(net, h, name="relu1"), 3, name="pool1", stride=2)
     h = nn.conv(net, h, 4, 2, name="conv2", groups=2)
-    return classify(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch["y"])
+    return Classification().score(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch)
 
 
 def batch_normalised(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a network with a layer that mixes examples and has state that no gradient updates."""
     h = nn.conv(net, batch["x"], 3, 3, name="conv1", bias=None)
     h = nn.relu(net, nn.batch_norm(net, h, name="norm1"), name="relu1")
-    return classify(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch["y"])
+    return Classification().score(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch)
 
 
 def dropped_out(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a network with a layer that draws random numbers."""
     h = nn.relu(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 12, name="fc1"), name="relu1")
-    return classify(net, nn.dense(net, nn.dropout(net, h, 0.4, name="drop"), CLASSES, name="fc2"), batch["y"])
+    return Classification().score(net, nn.dense(net, nn.dropout(net, h, 0.4, name="drop"), CLASSES, name="fc2"), batch)
 
 
 def hybrid(net: NetworkBuilder, batch: Batch, loss: str = "softmax") -> Outputs:
@@ -58,7 +58,7 @@ def hybrid(net: NetworkBuilder, batch: Batch, loss: str = "softmax") -> Outputs:
     h = nn.flatten(net, nn.max_pool(net, h, 2, name="pool1"), name="flat")
     h = nn.dropout(net, nn.relu(net, nn.dense(net, h, 7, name="fc1"), name="relu2"), 0.4, name="drop")
     h = nn.relu(net, nn.dense(net, h, 5, name="fc2"), name="relu3")
-    return classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"], loss)
+    return Classification(loss=loss).score(net, nn.dense(net, h, CLASSES, name="fc3"), batch)
 
 
 def branched(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -66,7 +66,7 @@ def branched(net: NetworkBuilder, batch: Batch) -> Outputs:
     x = nn.flatten(net, batch["x"], name="flat")
     left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
     h = nn.batch_norm(net, nn.add(net, left, right, name="sum"), name="norm")
-    return classify(net, nn.dense(net, nn.relu(net, h, name="relu"), CLASSES, name="fc"), batch["y"])
+    return Classification().score(net, nn.dense(net, nn.relu(net, h, name="relu"), CLASSES, name="fc"), batch)
 
 
 NETWORKS: dict[str, NetworkFunction] = {

@@ -12,7 +12,7 @@ from runner.engine.graph import Graph, NetworkBuilder, Outputs
 from runner.engine.run.kernel_table import load_kernels
 from runner.optimizers import Adam, Momentum
 from runner.strategies import Single, Strategy, SyncData, Workload
-from runner.tasks.classification import classify
+from runner.tasks.classification import Classification
 from tests.engine.compile.passes.graph_text import counts
 from tests.engine.compile.passes.training_graphs import training_step
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, workload_of
@@ -31,7 +31,7 @@ def convnet(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.add(net, h, nn.conv(net, branch, 8, 3, name="conv3", padding="same", bias=None), name="sum3")
     h = nn.flatten(net, nn.avg_pool(net, h, 2, name="pool3"), name="flat")
     h = nn.dropout(net, nn.relu(net, nn.dense(net, h, 16, name="fc4"), name="relu4"), 0.1, name="drop4")
-    return classify(net, nn.dense(net, h, CLASSES, name="fc5"), batch["y"])
+    return Classification().score(net, nn.dense(net, h, CLASSES, name="fc5"), batch)
 
 
 def convnet_workload(dtype: str) -> Workload:

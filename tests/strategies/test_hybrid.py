@@ -16,7 +16,7 @@ from runner.optimizers import Adam, Momentum, Optimizer, Sgd
 from runner.strategies import Hybrid, Single, SyncData, Workload
 from runner.strategies.replica import shares
 from runner.strategies.sharded.network_parts import dense_passes
-from runner.tasks.classification import classifier, classify
+from runner.tasks.classification import Classification, classifier
 from tests.all_pairs import all_pairs, slow_beyond
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, Chosen, dense, hybrid, workload_of
 from tests.strategies.training import (
@@ -44,7 +44,7 @@ def normalised_between(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.relu(net, nn.batch_norm(net, nn.conv(net, batch["x"], 3, 3, name="conv1"), name="norm1"), name="relu1")
     h = nn.dense(net, nn.flatten(net, h, name="flat"), 5, name="fc1", bias=None)
     h = nn.relu(net, nn.batch_norm(net, h, name="norm2"), name="relu2")
-    return classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
+    return Classification().score(net, nn.dense(net, h, CLASSES, name="fc2"), batch)
 
 
 def run(workload: Workload, **settings: Any) -> Run:

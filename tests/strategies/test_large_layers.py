@@ -21,7 +21,7 @@ from runner.kernels.registry import Registry
 from runner.models import LeNet
 from runner.optimizers import Momentum
 from runner.strategies import Single, SyncData, Workload
-from runner.tasks.classification import classify
+from runner.tasks.classification import Classification
 from tests.strategies.networks import CLASSES, Batch, workload_of
 from tests.strategies.training import begun, expect_same_run, opened, trained
 
@@ -36,7 +36,7 @@ def two_layers(net: NetworkBuilder, batch: Batch, inner: int = INNER, columns: i
     h = nn.flatten(net, batch["x"], name="flat")
     h = nn.relu(net, nn.dense(net, h, inner, name="fc1"), name="relu1")
     h = nn.relu(net, nn.dense(net, h, columns, name="fc2"), name="relu2")
-    return classify(net, nn.dense(net, h, CLASSES, name="fc3"), batch["y"])
+    return Classification().score(net, nn.dense(net, h, CLASSES, name="fc3"), batch)
 
 
 def workload(dtype: str) -> Workload:
@@ -155,7 +155,7 @@ LOSS_ONLY = "loss_only"
 
 
 def lenet(net: NetworkBuilder, batch: Batch) -> Outputs:
-    return classify(net, LeNet().forward(net, batch["x"], 10), batch["y"])
+    return Classification().score(net, LeNet().forward(net, batch["x"], 10), batch)
 
 
 def watched(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -14,8 +14,8 @@ from runner.errors import ConfigError
 from runner.fields import Field
 from runner.optimizers import Lbfgs, Momentum
 from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, SyncData, Workload
-from runner.tasks.classification import classify
-from runner.tasks.regression import regress
+from runner.tasks.classification import Classification
+from runner.tasks.regression import Regression
 from tests.strategies.networks import TEST_BATCH, Batch, Source
 from tests.strategies.training import Placed, begun, expect_like_single, rate_of
 
@@ -34,7 +34,7 @@ class Table(Source):
 def regression(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build two dense layers that predict the two numbers of a row."""
     h = nn.relu(net, nn.dense(net, batch["x"], 7, name="fc1"), name="relu1")
-    return regress(net, nn.dense(net, h, 2, name="fc2"), batch["y"])
+    return Regression().score(net, nn.dense(net, h, 2, name="fc2"), batch)
 
 
 def two_headed(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -55,7 +55,7 @@ def two_headed(net: NetworkBuilder, batch: Batch) -> Outputs:
 def ranked(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a classifier of four classes with the metric "top2": whether at most one logit exceeds the label's."""
     h = nn.relu(net, nn.dense(net, batch["x"], 7, name="fc1"), name="relu1")
-    outputs = classify(net, nn.dense(net, h, 4, name="fc2"), batch["kind"])
+    outputs = Classification().score(net, nn.dense(net, h, 4, name="fc2"), {"y": batch["kind"]})
     graph, logits = net.graph, outputs.prediction
     with net.layer("rank", "loss"):
         truth = ops.one_hot(graph, batch["kind"], depth=4, dtype="float64")
@@ -70,7 +70,8 @@ def weighted(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.relu(net, nn.dense(net, batch["x"], 7, name="fc1"), name="relu1")
     logits = nn.dense(net, h, 4, name="fc2")
     weights = [0.5, 2.0, 1.0, 3.0]
-    return classify(net, logits, batch["kind"], label_smoothing=0.2, class_weights=weights, ignored_label=1)
+    task = Classification(label_smoothing=0.2, class_weights=weights, ignored_label=1)
+    return task.score(net, logits, {"y": batch["kind"]})
 
 
 def reconstructed(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -95,7 +96,7 @@ def embedded(net: NetworkBuilder, batch: Batch) -> Outputs:
     known = nn.add(net, batch["x"], nn.embedding(net, batch["kind"], 3, 5, name="embed"), name="sum")
     h = nn.group_norm(net, nn.layer_norm(net, known, name="norm"), 5, epsilon=0.1, name="groups")
     h = nn.gelu(net, nn.dense(net, nn.add(net, known, h, name="both"), 7, name="fc1"), name="gelu")
-    return regress(net, nn.dense(net, h, 2, name="fc2"), batch["y"])
+    return Regression().score(net, nn.dense(net, h, 2, name="fc2"), batch)
 
 
 NETWORKS = {
@@ -175,7 +176,7 @@ def losing(losses: Losses, kind: str = "loss") -> NetworkFunction:
 def collecting_below(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a dense layer over an activation, which is collected."""
     h = nn.relu(net, batch["x"], name="relu1")
-    return replace(regress(net, nn.dense(net, h, 2, name="fc1"), batch["y"]), collected={"hidden": h})
+    return replace(Regression().score(net, nn.dense(net, h, 2, name="fc1"), batch), collected={"hidden": h})
 
 
 def summed(losses: Expr) -> Tensor:

@@ -14,7 +14,7 @@ from runner.errors import ConfigError
 from runner.optimizers import Lbfgs, Momentum, Optimizer
 from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, Strategy, SyncData, Workload
 from runner.strategies.layer_names import require_selected
-from runner.tasks.classification import classify
+from runner.tasks.classification import Classification
 from runner.training.build import build
 from tests.strategies.networks import CLASSES, Batch, workload_of
 from tests.strategies.training import Placed, Run, begun, expect_same_run, speeds
@@ -39,7 +39,7 @@ def residual(net: NetworkBuilder, batch: Batch, *, normalised: bool = True) -> O
         h = nn.add(net, nn.dropout(net, branch, 0.1, name=f"unit{unit}_drop"), h, name=f"unit{unit}_sum")
     h = nn.flatten(net, nn.relu(net, nn.max_pool(net, h, 2, name="pool"), name="last"), name="flat")
     h = nn.relu(net, nn.dense(net, h, 40, name="fc1"), name="relu")
-    return classify(net, nn.dense(net, nn.dropout(net, h, 0.4, name="drop"), CLASSES, name="fc2"), batch["y"])
+    return Classification().score(net, nn.dense(net, nn.dropout(net, h, 0.4, name="drop"), CLASSES, name="fc2"), batch)
 
 
 def plain(net: NetworkBuilder, batch: Batch) -> Outputs:

@@ -19,7 +19,7 @@ from runner.optimizers.base import Rule
 from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, SyncData, Workload
 from runner.strategies.base import TrainingFacts
 from runner.tasks.language import Language
-from runner.tasks.regression import regress
+from runner.tasks.regression import Regression
 from tests.strategies.networks import TEST_BATCH, Batch, Source
 from tests.strategies.training import (
     Placed,
@@ -56,7 +56,7 @@ def bag(net: NetworkBuilder, batch: Batch) -> Outputs:
         own, around = net.lookup(table, first), ops.reduce_sum(graph, net.lookup(table, batch["x"]), axes=(1,))
         h = net.output(ops.mul(graph, own, around))
     h = nn.add(net, h, nn.embedding(net, first, ENTRIES, FEATURES, name="other"), name="sum")
-    return regress(net, nn.dense(net, h, 2, name="fc"), batch["y"])
+    return Regression().score(net, nn.dense(net, h, 2, name="fc"), batch)
 
 
 def whole(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -72,7 +72,7 @@ def tied(net: NetworkBuilder, batch: Batch) -> Outputs:
         table = net.parameter("table", (ENTRIES, FEATURES), he_normal(400))
         h = ops.reduce_sum(graph, net.lookup(table, batch["x"]), axes=(1,))
         h = net.output(ops.matmul(graph, h, table.tensor, transpose_b=True))
-    return regress(net, nn.dense(net, h, 2, name="fc"), batch["y"])
+    return Regression().score(net, nn.dense(net, h, 2, name="fc"), batch)
 
 
 def workload_of(optimizer: Optimizer, network: Any = bag, microbatches: int = 1) -> Workload:
@@ -155,7 +155,7 @@ def looking_up(entries: int, features: int = 8, **settings: Any) -> NetworkFunct
     def network(net: NetworkBuilder, batch: Batch) -> Outputs:
         rows = nn.embedding(net, batch["x"], entries, features, name="words", **settings)
         h = ops.reduce_sum(net.graph, rows, axes=(1,))
-        return regress(net, nn.dense(net, h, 2, name="fc", bias=None), batch["y"])
+        return Regression().score(net, nn.dense(net, h, 2, name="fc", bias=None), batch)
 
     return network
 

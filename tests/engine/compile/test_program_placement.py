@@ -20,7 +20,7 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
 from runner.optimizers import Sgd
 from runner.strategies import ModelParallel, Single, Workload
-from runner.tasks.classification import classify
+from runner.tasks.classification import Classification
 from tests.engine.compile.passes.graph_text import Text
 from tests.engine.graph.random_graphs import Sample, samples
 from tests.strategies.networks import NETWORKS, Batch, workload_of
@@ -72,7 +72,7 @@ def branches(net: NetworkBuilder, batch: Batch) -> Outputs:
     left, right = (
         nn.dense(net, nn.dense(net, h, 400, name=f"{name}1"), 400, name=f"{name}2") for name in ("left", "right")
     )
-    return classify(net, nn.dense(net, nn.add(net, left, right, name="sum"), 3, name="fc"), batch["y"])
+    return Classification().score(net, nn.dense(net, nn.add(net, left, right, name="sum"), 3, name="fc"), batch)
 
 
 def workload(network: str | None = None) -> Workload:
@@ -121,7 +121,7 @@ def test_pipeline_of_equal_layers_is_divided_in_the_middle() -> None:
         h = nn.flatten(net, batch["x"], name="flat")
         for k in range(6):
             h = nn.dense(net, h, 36, name=f"fc{k}")
-        return classify(net, h, batch["y"])
+        return Classification().score(net, h, batch)
 
     near = local_cluster(2, latency_s=1e-7, bytes_per_s=1e13)
     in_parts = ModelParallel(concurrent_steps=4).build(workload_of(tower, Sgd(), batch_size=4096))

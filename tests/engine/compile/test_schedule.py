@@ -23,7 +23,7 @@ from runner.engine.graph.device import Cluster, Device, local_cluster, worker_de
 from runner.kernels.registry import Registry
 from runner.optimizers import Momentum
 from runner.strategies import SyncData, Workload
-from runner.tasks.classification import classify
+from runner.tasks.classification import Classification
 from tests.engine.graph.random_graphs import Sample, samples
 from tests.strategies.networks import NETWORKS, Batch, workload_of
 
@@ -251,7 +251,7 @@ def wide(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.flatten(net, batch["x"], name="flat")
     for k in range(1, 6):
         h = nn.relu(net, nn.dense(net, h, 256, name=f"fc{k}"), name=f"relu{k}")
-    return classify(net, h, batch["y"])
+    return Classification().score(net, h, batch)
 
 
 def test_sums_of_upper_layers_are_sent_while_lower_layers_still_compute(registry: Registry) -> None:

@@ -15,8 +15,8 @@ from runner.fields import Field
 from runner.optimizers import Momentum, Sgd
 from runner.strategies import Hybrid, Single, Workload
 from runner.strategies.replica import shares
-from runner.tasks.classification import classify
-from runner.tasks.regression import regress
+from runner.tasks.classification import Classification
+from runner.tasks.regression import Regression
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import BATCH, CLASSES, Batch, hybrid, workload_of
 from tests.strategies.training import (
@@ -114,7 +114,7 @@ def test_the_input_of_two_dense_layers_is_exchanged_once() -> None:
     def forked(net: NetworkBuilder, batch: Batch) -> Outputs:
         h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="fc1")
         sides = [nn.dense(net, h, CLASSES, name=name) for name in ("left", "right")]
-        return classify(net, ops.add(net.graph, *sides), batch["y"])
+        return Classification().score(net, ops.add(net.graph, *sides), batch)
 
     workload = workload_of(forked, Sgd(), batch_size=4)
     expected = gathered([2, 2], [1, 1], 36 * B, backward=False) + gathered([3, 3], [1, 1], 4 * B, backward=True)
@@ -207,7 +207,7 @@ def scaled(net: NetworkBuilder, batch: Batch, factor: float, classes: int = 5, l
     """Build one dense layer and multiply its logits by a factor."""
     h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), classes, name="fc")
     factors = ops.fill(net.graph, factor, (), net.state_dtype)
-    return classify(net, ops.mul(net.graph, h, factors), batch["y"], loss=loss)
+    return Classification(loss=loss).score(net, ops.mul(net.graph, h, factors), batch)
 
 
 @all_pairs(factor=[0.0, 1.0, 1e4], workers=[2, 6], loss=["softmax", "logistic"])
@@ -240,7 +240,7 @@ def test_logits_are_not_sent(loss: str, size: int) -> None:
 
 def regression(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a regression of five numbers whose loss reads the targets twice."""
-    outputs = regress(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 5, name="fc"), batch["y"])
+    outputs = Regression().score(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 5, name="fc"), batch)
     with net.layer("sum", "loss"):
         total = ops.reduce_sum(net.graph, ops.add(net.graph, outputs.prediction, batch["y"]), axes=(1,))
     return replace(outputs, metrics={"sum": total})

@@ -16,7 +16,7 @@ from runner.strategies.replica import shares
 from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint
 from runner.strategies.sharded.layer_cuts import Way, cut_layers, dense_layers
 from runner.strategies.sharded.network_parts import SCHEMES, Examples, Parts, dense_passes, updates_per_batch
-from runner.tasks.classification import classify
+from runner.tasks.classification import Classification
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, dropped_out, hybrid, workload_of
 
 
@@ -49,21 +49,21 @@ def test_a_dense_network_only_flattens_images_below_its_dense_layers() -> None:
 def convolved(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a network without dense layers."""
     h = nn.conv(net, batch["x"], CLASSES, 3, name="conv1")
-    return classify(net, nn.global_avg_pool(net, h, name="pool"), batch["y"])
+    return Classification().score(net, nn.global_avg_pool(net, h, name="pool"), batch)
 
 
 def forked(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build two dense layers next to each other."""
     h = nn.flatten(net, batch["x"], name="flat")
     other = nn.dense(net, nn.relu(net, h, name="relu"), CLASSES, name="fc2")
-    return classify(net, ops.add(net.graph, nn.dense(net, h, CLASSES, name="fc1"), other), batch["y"])
+    return Classification().score(net, ops.add(net.graph, nn.dense(net, h, CLASSES, name="fc1"), other), batch)
 
 
 def bypassed(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a network with a connection around a dense layer."""
     h = nn.flatten(net, nn.conv(net, batch["x"], CLASSES, 6, name="conv1"), name="flat")
     gate = nn.relu(net, h, name="gate")
-    return classify(net, ops.mul(net.graph, nn.dense(net, h, CLASSES, name="fc1"), gate), batch["y"])
+    return Classification().score(net, ops.mul(net.graph, nn.dense(net, h, CLASSES, name="fc1"), gate), batch)
 
 
 def bypassed_from_below(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -71,13 +71,13 @@ def bypassed_from_below(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.conv(net, batch["x"], CLASSES, 3, name="conv1")
     pooled = nn.global_avg_pool(net, h, name="pool")
     h = nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc1")
-    return classify(net, ops.add(net.graph, h, pooled), batch["y"])
+    return Classification().score(net, ops.add(net.graph, h, pooled), batch)
 
 
 def penalised(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a network whose loss reads more than logits and labels."""
     h = nn.flatten(net, batch["x"], name="flat")
-    outputs = classify(net, nn.dense(net, h, CLASSES, name="fc1"), batch["y"])
+    outputs = Classification().score(net, nn.dense(net, h, CLASSES, name="fc1"), batch)
     with net.layer("penalty", "loss"):
         return replace(outputs, losses=ops.add(net.graph, outputs.losses, ops.reduce_sum(net.graph, h, axes=(1,))))
 
@@ -87,7 +87,7 @@ def mixed(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="fc1")
     with net.layer("squash", "activation"):
         h = ops.softmax(net.graph, h)
-    return classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
+    return Classification().score(net, nn.dense(net, h, CLASSES, name="fc2"), batch)
 
 
 def reshaped(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -96,12 +96,12 @@ def reshaped(net: NetworkBuilder, batch: Batch) -> Outputs:
     with net.layer("images", "shape"):
         h = ops.reshape(net.graph, h, (-1, 1, 4, 4))
     h = nn.conv(net, h, CLASSES, 4, name="conv1")
-    return classify(net, nn.flatten(net, h, name="flat2"), batch["y"])
+    return Classification().score(net, nn.flatten(net, h, name="flat2"), batch)
 
 
 def summed_over_examples(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a network whose loss sums the logits over the examples."""
-    outputs = classify(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 5, name="fc"), batch["y"])
+    outputs = Classification().score(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 5, name="fc"), batch)
     with net.graph.layer(net.graph.nodes[outputs.losses.node].layer):
         total = ops.reduce_sum(net.graph, outputs.prediction, axes=(0,))
         return replace(outputs, losses=ops.add(net.graph, outputs.losses, ops.reduce_sum(net.graph, total)))
@@ -227,7 +227,7 @@ def gated(net: NetworkBuilder, batch: Batch) -> Outputs:
     units, gate = nn.dense(net, x, CLASSES, name="units"), nn.dense(net, x, 1, name="gate")
     with net.layer("gated", "merge"):
         h = ops.mul(net.graph, units, gate)
-    return classify(net, h, batch["y"])
+    return Classification().score(net, h, batch)
 
 
 def test_a_product_of_layers_with_different_units_is_not_sharded() -> None:
@@ -239,7 +239,7 @@ def squared(net: NetworkBuilder, batch: Batch) -> Outputs:
     x = nn.flatten(net, batch["x"], name="flat")
     with net.layer("fc", "dense"):
         h = ops.matmul(net.graph, x, ops.matmul(net.graph, x, x, transpose_a=True))
-    return classify(net, h, batch["y"])
+    return Classification().score(net, h, batch)
 
 
 def test_a_dense_layer_that_is_more_than_a_product_and_a_bias_is_refused() -> None:

@@ -13,7 +13,7 @@ from runner.errors import ConfigError
 from runner.optimizers import Adam, Momentum
 from runner.strategies import ModelParallel, Workload
 from runner.strategies.replica import shares
-from runner.tasks.classification import classify
+from runner.tasks.classification import Classification
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import BATCH, CLASSES, NETWORKS, Batch, branched, hybrid, workload_of
 from tests.strategies.training import (
@@ -133,7 +133,7 @@ def read_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a dense layer and the sum of two other dense layers that read its output."""
     h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="first")
     left, right = (nn.dense(net, h, CLASSES, name=name) for name in ("left", "right"))
-    return classify(net, nn.add(net, left, right, name="sum"), batch["y"])
+    return Classification().score(net, nn.add(net, left, right, name="sum"), batch)
 
 
 def test_columns_are_gathered_once_for_all_whole_layers_and_once_for_each_shard() -> None:

@@ -12,7 +12,7 @@ from runner.strategies import SyncData
 from runner.strategies.collectives import COMBINES
 from runner.strategies.replica import shares
 from runner.strategies.synchronous.batch_statistics import STATISTICS
-from runner.tasks.classification import classify
+from runner.tasks.classification import Classification
 from tests.strategies.networks import BATCH, CLASSES, Batch, Examples, batch_normalised, convolved, workload_of
 from tests.strategies.training import (
     Run,
@@ -36,7 +36,7 @@ def normalised_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
     h = nn.flatten(net, nn.relu(net, nn.batch_norm(net, h, name="norm1", decay=DECAY), name="relu1"), name="flat")
     h = nn.dense(net, h, 5, name="fc1", bias=None)
     h = nn.relu(net, nn.batch_norm(net, h, name="norm2", epsilon=1e-3), name="relu2")
-    return classify(net, nn.dense(net, h, CLASSES, name="fc2"), batch["y"])
+    return Classification().score(net, nn.dense(net, h, CLASSES, name="fc2"), batch)
 
 
 CHANNELS = {"norm1": 3, "norm2": 5}

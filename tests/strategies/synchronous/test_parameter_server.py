@@ -12,7 +12,7 @@ from runner.errors import ConfigError
 from runner.optimizers import Adagrad, Adam, Momentum, Optimizer, Sgd
 from runner.strategies import SyncData
 from runner.strategies.servers import shard_by_size
-from runner.tasks.classification import classify
+from runner.tasks.classification import Classification
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, workload_of
 from tests.strategies.training import begun, expect_same_bits, expect_same_run, single, trained
@@ -115,7 +115,7 @@ def tied(net: NetworkBuilder, batch: Batch) -> Outputs:
     with net.layer("tied", "dense"):
         weights = net.parameter("weights", (36, 36), Normal(0.1)).tensor
         h = ops.matmul(net.graph, ops.matmul(net.graph, h, weights), weights)
-    return classify(net, nn.dense(net, h, CLASSES, name="fc"), batch["y"])
+    return Classification().score(net, nn.dense(net, h, CLASSES, name="fc"), batch)
 
 
 def test_a_variable_that_is_used_twice_is_fetched_once_and_has_one_gradient() -> None:

@@ -13,7 +13,7 @@ from runner.engine.graph.network import NetworkBuilder, NetworkFunction, Outputs
 from runner.engine.graph.verify import verify
 from runner.optimizers import Momentum
 from runner.strategies import ModelParallel, Single, Strategy
-from runner.tasks.classification import classify
+from runner.tasks.classification import Classification
 from tests.strategies.networks import CLASSES, NETWORKS, Batch, workload_of
 from tests.strategies.training import Placed, compiled
 
@@ -26,13 +26,14 @@ def deep(net: NetworkBuilder, batch: Batch) -> Outputs:
     for i in (1, 2, 3):
         h = nn.batch_norm(net, nn.conv(net, h, 3, 3, name=f"conv{i}", padding="same", bias=None), name=f"norm{i}")
         h = nn.relu(net, h, name=f"relu{i}")
-    return classify(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch["y"])
+    return Classification().score(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch)
 
 
 def averaged(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a network in which the mean of the pixels follows batch normalisation."""
     h = nn.batch_norm(net, nn.conv(net, batch["x"], 3, 3, name="conv", bias=None), name="norm")
-    return classify(net, nn.dense(net, nn.global_avg_pool(net, h, name="pool"), CLASSES, name="fc"), batch["y"])
+    h = nn.global_avg_pool(net, h, name="pool")
+    return Classification().score(net, nn.dense(net, h, CLASSES, name="fc"), batch)
 
 
 def step(network: NetworkFunction, recompute: Sequence[str], strategy: Strategy | Placed | None = None) -> Compiled:
