@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Self
 
 from runner.data.dataset import Dataset
@@ -13,17 +12,6 @@ from runner.data.settings import DatasetSettings, load_limited, settings_from_co
 from runner.data.stage_times import InputWaits
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """A batch that is made ahead with the batches of adjacent steps. number: the position of the batch among them."""
-
-    together: Future[list[Batch]]
-    number: int
-
-    def batch(self) -> Batch:
-        return self.together.result()[self.number]
 
 
 class Prefetcher:
@@ -39,7 +27,8 @@ class Prefetcher:
         self._source = source
         self._depth = depth
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="prefetch")
-        self._ahead: dict[tuple[str, int, int], dict[int, _Prepared]] = {}
+        # Share -> step -> batches that are made together, and the position of the batch of this step among them.
+        self._ahead: dict[tuple[str, int, int], dict[int, tuple[Future[list[Batch]], int]]] = {}
         self._waits = InputWaits()
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Batch:
@@ -51,16 +40,16 @@ class Prefetcher:
         ahead, together = self._ahead.setdefault((split, lo, hi), {}), self._source.steps_together(hi - lo)
         last = step + self._depth
         kept = {later: each for later, each in ahead.items() if step <= later < last + together}
-        for each in {each.together for each in ahead.values()} - {each.together for each in kept.values()}:
+        for each in {made for made, _ in ahead.values()} - {made for made, _ in kept.values()}:
             each.cancel()
         self._ahead[split, lo, hi] = kept
-        prepared = kept.pop(step, None)
-        batch = self._source.read(split, step, lo, hi) if prepared is None else prepared.batch()
+        prepared, number = kept.pop(step, (None, 0))
+        batch = self._source.read(split, step, lo, hi) if prepared is None else prepared.result()[number]
         for later in range(step + 1, last + 1):
             if later not in kept:
                 steps = range(later, later + together)
                 made = self._thread.submit(self._source.read_steps, split, steps, lo, hi)
-                kept |= {each: _Prepared(made, number) for number, each in enumerate(steps) if each not in kept}
+                kept |= {each: (made, number) for number, each in enumerate(steps) if each not in kept}
         if split == "train" and prepared is not None:
             self._waits.add(begin, time.perf_counter(), self._source.times, self._source.threads)
         return batch
