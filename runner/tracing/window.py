@@ -15,14 +15,6 @@ from runner.tracing.timeline_index import TimelineIndex, Update
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class TraceFiles:
-    """Paths of the timeline and of its summary."""
-
-    timeline: Path
-    summary: Path
-
-
 def recorded_steps(first: int, total: int, skip: int, count: int) -> range:
     """Return the steps to record in a process that trains steps ``first`` to ``total - 1``.
 
@@ -38,13 +30,15 @@ class TraceWindow:
 
     All spans that overlap the time from the beginning of the first recorded update to the end of the last update are
     written, even if they belong to a run of a client that extends over several updates. clients: the names of the
-    clients to record. announce: function that is called with the path of each written file.
+    clients to record. timeline, summary: paths of the files. announce: function that is called with the path of each
+    written file.
     """
 
     session: Session
     clients: Collection[str]
     steps: range
-    files: TraceFiles
+    timeline: Path
+    summary: Path
     announce: Callable[[Path], None]
     _recording: bool = field(default=False, init=False)
     _open: tuple[int, int] | None = field(default=None, init=False)
@@ -93,12 +87,11 @@ class TraceWindow:
             return
         # If the run ended before the first step to record, write the updates that were recorded before that step.
         updates = [each for each in self._updates if each.step in self.steps] or self._updates
-        timeline = recorded.between(updates[0].begin_ns, updates[-1].end_ns)
-        index = TimelineIndex(timeline)
+        index = TimelineIndex(recorded.between(updates[0].begin_ns, updates[-1].end_ns))
         summary = trace_summary(index, updates)
-        self._write(self.files.timeline, chrome_trace(index, updates))
-        self._write(self.files.summary, (json.dumps(summary, indent=1) + "\n").encode())
-        log.info("timeline %s, to open at https://ui.perfetto.dev\n%s", self.files.timeline, summary_table(summary))
+        self._write(self.timeline, chrome_trace(index, updates))
+        self._write(self.summary, (json.dumps(summary, indent=1) + "\n").encode())
+        log.info("timeline %s, to open at https://ui.perfetto.dev\n%s", self.timeline, summary_table(summary))
 
     def _close(self) -> None:
         if self._open is not None:

@@ -25,7 +25,7 @@ from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.system.shutdown import StopRequest, at_the_end
 from runner.system.text import significant
-from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
+from runner.tracing.window import TraceWindow, recorded_steps
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
 from runner.training.experiment import Experiment, series_length, train_steps
@@ -82,11 +82,11 @@ class Trainer:
         self._called: dict[str, int] = {}  # method of callbacks -> newest step
         self._reason = ""  # why a callback stops the run
         self._last_step = experiment.total_steps  # earlier if a callback stops the run
-        files = TraceFiles(directory.trace_json, directory.trace_summary_json)
         clients = [client.name for client in experiment.program.training]
         traced = recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)
         steps = traced if config.trace else range(0)
-        self._trace = TraceWindow(session, clients, steps, files, record.artifact)
+        files = directory.trace_json, directory.trace_summary_json
+        self._trace = TraceWindow(session, clients, steps, *files, record.artifact)
 
     def _begin(self, first_step: int) -> None:
         """Prepare the step driver and the records of its decisions for new or restarted workers."""

@@ -12,7 +12,7 @@ from runner.errors import ClusterError, ResourceError
 from runner.kernels.registry import Registry
 from runner.optimizers import Lbfgs, Sgd
 from runner.strategies import Single
-from runner.tracing.window import TraceFiles, TraceWindow, recorded_steps
+from runner.tracing.window import TraceWindow, recorded_steps
 from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import Trainer, opened
 
@@ -37,10 +37,10 @@ class Loop:
     """A training loop with a trace window. announced: (file name, number of finished steps) of each written file."""
 
     def __init__(self, trainer: Trainer, folder: Path, steps: range) -> None:
-        self.files = TraceFiles(folder / "trace.json", folder / "trace_summary.json")
+        files = folder / "trace.json", folder / "trace_summary.json"
         self.announced: list[tuple[str, int]] = []
         clients = [client.name for client in trainer.program.training]
-        self.window = TraceWindow(trainer.session, clients, steps, self.files, self._announce)
+        self.window = TraceWindow(trainer.session, clients, steps, *files, self._announce)
         self._trainer = trainer
         self.done = 0
         trainer.session.run("init")
@@ -58,8 +58,8 @@ class Loop:
     @property
     def recorded(self) -> list[int]:
         """Return the steps that the files contain."""
-        steps = [each["step"] for each in json.loads(self.files.summary.read_text())["steps"]]
-        events = json.loads(self.files.timeline.read_text())["traceEvents"]
+        steps = [each["step"] for each in json.loads(self.window.summary.read_text())["steps"]]
+        events = json.loads(self.window.timeline.read_text())["traceEvents"]
         assert sorted({event["args"]["step"] for event in events if event["ph"] == "X"}) == steps
         assert sorted({event["args"]["step"] for event in events if event.get("cat") == "compute"}) == steps
         return steps
@@ -143,7 +143,7 @@ def test_evaluations_belong_to_their_iteration(registry: Registry, tmp_path: Pat
         loop = Loop(trainer, tmp_path, range(1, 3))
         loop.run(3)
     assert loop.recorded == [1, 2]
-    events = [e for e in json.loads(loop.files.timeline.read_text())["traceEvents"] if e["ph"] == "X"]
+    events = [e for e in json.loads(loop.window.timeline.read_text())["traceEvents"] if e["ph"] == "X"]
     updates = {e["args"]["step"]: e for e in events if e["cat"] == "step"}
     evaluations = [e for e in events if e["cat"] == "run"]
     assert len(evaluations) >= 4
