@@ -32,19 +32,15 @@ class CifarConvNet(Model):
         """Add layers stage1_conv1, stage1_norm1, ... stage1_dropout, ..., fc1, ... fc2; return the logits."""
         h = x
         for i, width in enumerate(self.widths, start=1):
-            h = self._stage(net, h, width, f"stage{i}")
+            for j in (1, 2):
+                h = nn.conv(net, h, width, kernel=3, padding="same", bias=None, name=f"stage{i}_conv{j}")
+                h = nn.batch_norm(net, h, decay=self.norm_decay, name=f"stage{i}_norm{j}")
+                h = nn.relu(net, h, name=f"stage{i}_relu{j}")
+            h = nn.max_pool(net, h, window=2, name=f"stage{i}_pool")
+            h = nn.dropout(net, h, self.dropout, name=f"stage{i}_dropout")
         h = nn.flatten(net, h, name="flatten")
         h = nn.dense(net, h, self.units, bias=None, name="fc1")
         h = nn.batch_norm(net, h, decay=self.norm_decay, name="fc1_norm")
         h = nn.relu(net, h, name="fc1_relu")
         h = nn.dropout(net, h, self.dropout, name="fc1_dropout")
         return nn.dense(net, h, outputs, name="fc2")
-
-    def _stage(self, net: NetworkBuilder, x: Tensor, width: int, stage: str) -> Tensor:
-        h = x
-        for j in (1, 2):
-            h = nn.conv(net, h, width, kernel=3, padding="same", bias=None, name=f"{stage}_conv{j}")
-            h = nn.batch_norm(net, h, decay=self.norm_decay, name=f"{stage}_norm{j}")
-            h = nn.relu(net, h, name=f"{stage}_relu{j}")
-        h = nn.max_pool(net, h, window=2, name=f"{stage}_pool")
-        return nn.dropout(net, h, self.dropout, name=f"{stage}_dropout")
