@@ -73,16 +73,14 @@ def read_headers(path: Path) -> dict[str, ArrayHeader]:
 def read_array(path: Path, name: str) -> NDArray[Any]:
     """Return an array in C order. Raises DataError if it is missing, invalid or, in a folder, in Fortran order."""
     if path.is_dir():
-        mapped = map_array(path, name)
-        if mapped.dtype.kind == "U":
-            _require_text(path, name, mapped.ravel())
-        return np.array(mapped)
-    with _opened(path) as archive:
-        member = _member(path, archive, name)
-        _header(path, archive, member)
-        # At the end of the member, zipfile verifies its checksum.
-        with archive.open(member) as stream:
-            values = np.asarray(npy.read_array(stream, allow_pickle=False), order="C")
+        values = np.array(map_array(path, name))
+    else:
+        with _opened(path) as archive:
+            member = _member(path, archive, name)
+            _header(path, archive, member)
+            # At the end of the member, zipfile verifies its checksum.
+            with archive.open(member) as stream:
+                values = np.asarray(npy.read_array(stream, allow_pickle=False), order="C")
     if values.dtype.kind == "U":
         _require_text(path, name, values.ravel())
     return values
