@@ -56,11 +56,6 @@ class StageTimes:
     def __str__(self) -> str:
         return ", ".join(f"{stage} {1e3 * found.per_example:.3g}" for stage, found in self.so_far().items())
 
-    def slowest(self) -> str:
-        """Return the name of the stage with the longest time per example; "" if no example was made."""
-        found = self.so_far()
-        return max(found, key=lambda stage: found[stage].per_example, default="")
-
 
 class InputWaits:
     """The time that training waits for batches. If this time is long, one warning names the slowest stage.
@@ -89,9 +84,10 @@ class InputWaits:
         self._window = None
         if waited > _NOTABLE * elapsed and not self._warned:
             self._warned = True
-            slowest = times.slowest()
+            found = times.so_far()
+            slowest = max(found, key=lambda stage: found[stage].per_example)
             log.warning(
                 "training waited for input in %.0f %% of the last %.0f s; the slowest stage is %s with %.2f ms for "
                 "each example on one of data.threads=%d threads; raise data.threads if cores are free",
-                *(100 * waited / elapsed, elapsed, slowest, 1e3 * times.so_far()[slowest].per_example, threads),
+                *(100 * waited / elapsed, elapsed, slowest, 1e3 * found[slowest].per_example, threads),
             )
