@@ -164,16 +164,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    _require_directory(path)
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield directory
-    finally:
-        os.close(directory)
-
-
-def _require_directory(path: Path) -> None:
-    """Raise CheckpointError or SecurityError unless ``path`` is a directory."""
+    """Open a directory. Raises CheckpointError or SecurityError for any other path."""
     if not os.path.lexists(path):
         raise CheckpointError("there is no such checkpoint; expected a directory step-N")
     if path.is_symlink():
@@ -181,6 +172,11 @@ def _require_directory(path: Path) -> None:
     if path.is_file():
         refuse_foreign("the file", read_regular(path, PREFIX_BYTES))
         raise CheckpointError(f"is a file; expected a directory with {MANIFEST_FILE}")
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield directory
+    finally:
+        os.close(directory)
 
 
 def _read_manifest(path: Path, directory: int) -> Manifest:
