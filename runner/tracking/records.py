@@ -88,9 +88,7 @@ class End:
 
 Record = Metrics | Params | Tags | Artifact | DataSplit | ExportedModel | End
 
-_KINDS: dict[str, type[Record]] = {cls.__name__.lower(): cls for cls in get_args(Record)}
-_KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
-_SCHEMAS: dict[str, Schema[Any]] = {kind: Schema(cls) for kind, cls in _KINDS.items()}
+_SCHEMAS: dict[str, Schema[Any]] = {cls.__name__.lower(): Schema(cls) for cls in get_args(Record)}
 VALUES = MapOf(Text(), AnyFloat())
 """The schema of metric values. JSON has only finite numbers, so other values are stored as "nan", "inf" and "-inf"."""
 
@@ -102,7 +100,7 @@ def now_ms() -> int:
 
 def to_line(record: Record) -> str:
     """Return a record as one line of strict JSON, with its newline."""
-    kind = _KIND_OF[type(record)]
+    kind = type(record).__name__.lower()
     return json.dumps({"kind": kind, **_SCHEMAS[kind].write(record)}, allow_nan=False) + "\n"
 
 
@@ -111,6 +109,6 @@ def from_line(line: str) -> Record:
     fields = json.loads(line)
     kind = fields.pop("kind", None) if isinstance(fields, dict) else None
     if kind not in _SCHEMAS:
-        raise ValueError(f"not a tracking record: {line[:80]!r}; expected one of the kinds {', '.join(_KINDS)}")
+        raise ValueError(f"not a tracking record: {line[:80]!r}; expected one of the kinds {', '.join(_SCHEMAS)}")
     record: Record = _SCHEMAS[kind].read(fields, kind)
     return record
