@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from runner.api.arguments import Arguments, arguments
+from runner.api.weights import state_dict, write_safetensors
 from runner.callback import Callback
 from runner.checkpoint import BEST, NEWEST
 from runner.commands import evaluate as evaluation
@@ -159,8 +160,6 @@ class Run:
 
     def state_dict(self, names: Mapping[str, str] | None = None, which: str | None = None) -> dict[str, Any]:
         """Return the weights as a ``state_dict`` of PyTorch; see :func:`runner.api.weights.state_dict`."""
-        from runner.api.weights import state_dict
-
         return state_dict(self.weights(which), names)
 
     def export(self, path: str | os.PathLike[str], which: str | None = None) -> Path:
@@ -172,8 +171,6 @@ class Run:
         file = Path(path)
         match file.suffix:
             case ".safetensors":
-                from runner.api.weights import write_safetensors
-
                 return write_safetensors(file, self.weights(which))
             case ".onnx":
                 from runner.api.onnx_file import write_onnx
