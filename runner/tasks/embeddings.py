@@ -46,7 +46,6 @@ class Embeddings(Task):
     negatives: SmallCount = 5
     power: NonNegative = 0.75
 
-    fields: ClassVar[tuple[str, ...]] = ("x", "y")
     ranked: ClassVar[bool] = True
     ranked_by: ClassVar[str] = "similarity"
 
