@@ -40,7 +40,7 @@ from runner.tables.measured import (
 from runner.tables.picture import as_png
 from runner.tables.rendering import FORMATS, as_markdown
 from runner.tables.results import BEGUN, BEGUN_FILE, RunResults, folder_of, result_name, write_result
-from runner.tables.table import BENCHMARK, COMPUTED, COUNT
+from runner.tables.table import BENCHMARK, COMPUTED, COUNT, SPEEDS
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.memory import require_gpu_memory, require_memory
@@ -132,7 +132,7 @@ class TableSweep:
         launcher = trials[0].job.launcher
         assert launcher is not None
         at_once = jobs_at_once(launcher, len(trials), usable_cores())
-        if at_once > 1 and self.files.table.measures_speed:
+        if at_once > 1 and any(column.read in SPEEDS for column in self.files.table.columns.values()):
             raise ConfigError(
                 f"hydra/launcher={launcher.name}: {at_once} jobs would run at the same time, and the table "
                 f"{self.files.path.stem} measures speeds; leave out the launcher"

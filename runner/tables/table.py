@@ -207,11 +207,6 @@ class Table:
         plain = [self.kind, self.seeds, columns, cells, {name: asdict(claim) for name, claim in claims.items()}]
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
-    @property
-    def measures_speed(self) -> bool:
-        """Whether a column reads a speed, so that no two jobs may run at the same time."""
-        return any(column.read in SPEEDS for column in self.columns.values())
-
 
 _ONLY_RATIOS = {SMALL: "a value of a reduced configuration supports", BENCHMARK: "times on two machines support"}
 """Kind of tables whose values are not compared with published ones -> the reason."""
