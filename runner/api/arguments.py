@@ -5,7 +5,7 @@ import math
 import numbers
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,7 @@ class Arguments:
         """Make the classes and the installed plugins available to configurations until the block ends."""
         install_plugins([])
         options = [(each.kind, each.name) for each in self.classes if each.kind != CALLBACK]
-        with ExitStack() as stack:
-            stack.enter_context(installed(self.classes))
-            stack.enter_context(options_without_yaml(options))
+        with installed(self.classes), options_without_yaml(options):
             yield
 
 
