@@ -5,7 +5,6 @@ import getpass
 import hashlib
 import json
 import logging
-import math
 import os
 import re
 import sqlite3
@@ -239,14 +238,6 @@ def metric_key(name: str) -> str:
     """
     section, _, rest = name.partition("/")
     return f"workers/{rest}" if section in ("perf", "comm") else name
-
-
-def safe_metric(value: float) -> float:
-    """Return the value, or NaN if it is infinite, because MLflow would store 1.8e308, which flattens the chart.
-
-    metrics.jsonl keeps the exact value.
-    """
-    return math.nan if math.isinf(value) else value
 
 
 def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,14 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.tracking.mlflow_client import (
-    METRICS_PER_BATCH,
-    PARAMS_PER_BATCH,
-    RUN_STATUS,
-    metric_key,
-    safe_metric,
-    safe_tags,
-)
+from runner.tracking.mlflow_client import METRICS_PER_BATCH, PARAMS_PER_BATCH, RUN_STATUS, metric_key, safe_tags
 from runner.tracking.records import Artifact, DataSplit, End, ExportedModel, Metrics, Params, Record, Tags
 
 _log = logging.getLogger(__name__)
@@ -53,8 +47,9 @@ class MlflowRun:
     def _write_metrics(self, records: Iterable[Metrics]) -> None:
         from mlflow.entities import Metric
 
+        # MLflow would store infinity as 1.8e308, which flattens the chart. metrics.jsonl keeps the exact value.
         points = [
-            Metric(metric_key(name), safe_metric(value), record.time_ms, record.step)
+            Metric(metric_key(name), math.nan if math.isinf(value) else value, record.time_ms, record.step)
             for record in records
             for name, value in record.values.items()
             if record.step not in self.known.get(metric_key(name), ())
