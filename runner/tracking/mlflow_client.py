@@ -1,7 +1,6 @@
 """The connection to MLflow: its import, its client, and its limits on the length of names and values."""
 
 import fcntl
-import getpass
 import hashlib
 import json
 import logging
@@ -130,15 +129,6 @@ def store_errors(uri: str) -> Iterator[None]:
     except (MlflowException, SQLAlchemyError, CommandError, sqlite3.Error, OSError) as error:
         first_line = next(iter(str(error).splitlines()), "")
         raise StoreUnavailableError(redact_text(f"{what}: {type(error).__name__}: {first_line}")) from error
-
-
-def source_tags() -> dict[str, str]:
-    """Return the user and the program that started a run, as tags with the names that MLflow's pages use."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container whose user id has no name
-        user = "unknown"
-    return {"mlflow.user": user, "mlflow.source.name": "runner", "mlflow.source.type": "LOCAL"}
 
 
 def _client_class() -> Any:

@@ -1,5 +1,6 @@
 """The MLflow runs that record a training run and its sweep. The file ``sweep.json`` has the id of the sweep's run."""
 
+import getpass
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,15 +11,7 @@ from runner.system.redaction import redact_text
 from runner.system.schema import Record as Schema
 from runner.tracking.base import DESCRIPTION_TAG, RunInfo, SweepResult
 from runner.tracking.metrics_log import read_metrics
-from runner.tracking.mlflow_client import (
-    connect,
-    file_lock,
-    flat_params,
-    metric_key,
-    safe_tags,
-    source_tags,
-    store_errors,
-)
+from runner.tracking.mlflow_client import connect, file_lock, flat_params, metric_key, safe_tags, store_errors
 from runner.tracking.mlflow_run import MlflowRun
 from runner.tracking.origin import Origin
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, now_ms
@@ -41,6 +34,15 @@ _FILE: JsonFile[SweepRecord] = JsonFile(
 )
 
 
+def _source_tags() -> dict[str, str]:
+    """Return the user and the program that started a run, as tags with the names that MLflow's pages use."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container whose user id has no name
+        user = "unknown"
+    return {"mlflow.user": user, "mlflow.source.name": "runner", "mlflow.source.type": "LOCAL"}
+
+
 def _stored_run_id(uri: str, experiment_id: str, sweep_dir: Path) -> str | None:
     """Return the id of the parent run in sweep.json; None if there is none in this store and experiment."""
     path = sweep_dir / SWEEP_FILE
@@ -60,7 +62,7 @@ def parent_run_id(client: Any, uri: str, experiment_id: str, sweep_dir: Path, na
         stored = _stored_run_id(uri, experiment_id, sweep_dir)
         if stored is not None:
             return stored
-        tags = {**source_tags(), "runner.sweep_dir": str(sweep_dir)}
+        tags = {**_source_tags(), "runner.sweep_dir": str(sweep_dir)}
         run = client.create_run(experiment_id, started_ms, tags, name or sweep_dir.name)
         run_id = str(run.info.run_id)
         _FILE.write(sweep_dir / SWEEP_FILE, SweepRecord(redact_text(uri), experiment_id, run_id))
@@ -127,7 +129,7 @@ class MlflowStore:
         return str(found[0].info.run_id) if found else None
 
     def _create_run(self, experiment_id: str) -> str:
-        tags = {**source_tags(), RUN_ID_TAG: self._run.run_id}
+        tags = {**_source_tags(), RUN_ID_TAG: self._run.run_id}
         if self._run.sweep_dir is not None:
             sweep = (self._run.sweep_dir, self._run.sweep_name, self._started_ms)
             tags["mlflow.parentRunId"] = parent_run_id(self._client, self._uri, experiment_id, *sweep)
