@@ -23,11 +23,6 @@ class Module:
     project: int
     pool: str = "avg"
 
-    @property
-    def stride(self) -> int:
-        """Stride of the 3x3 convolutions before the concatenation and of the pooling."""
-        return 1 if self.one else 2
-
 
 MODULES: dict[str, Module] = {
     "3a": Module(64, (64, 64), (64, 96), 32),
@@ -71,7 +66,7 @@ class InceptionBn(Model):
 
     def _module(self, net: NetworkBuilder, x: Tensor, module: Module, name: str) -> Tensor:
         """Add one Inception module, whose branches are concatenated in the order of the fields of :class:`Module`."""
-        stride = module.stride
+        stride = 1 if module.one else 2
         branches = [self._conv(net, x, module.one, kernel=1, name=f"{name}_1x1")] if module.one else []
         h = self._conv(net, x, module.three[0], kernel=1, name=f"{name}_3x3_reduce")
         branches.append(self._conv(net, h, module.three[1], kernel=3, stride=stride, name=f"{name}_3x3"))
