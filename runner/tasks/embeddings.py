@@ -78,11 +78,7 @@ class Embeddings(Task):
         # frequency.
         counts = fields["x"].counts or 1.0 / np.arange(1, words + 1)
         noise = _Noise.of(np.array(counts, np.float64) ** self.power)
-
-        def add_to(net: NetworkBuilder, batch: Mapping[str, Tensor]) -> Outputs:
-            return self._scored(net, model, words, noise, batch)
-
-        return add_to
+        return lambda net, batch: self._scored(net, model, words, noise, batch)
 
     def score(self, net: NetworkBuilder, prediction: Tensor, batch: Mapping[str, Tensor]) -> Outputs:
         """Raise ConfigError: the loss needs both tables, so :meth:`network` adds all layers."""
