@@ -368,14 +368,3 @@ def test_any_values_give_probabilities_and_no_warning(a: list[float], b: list[fl
         assert 0 <= found.p <= found.p_adjusted <= 1
         assert found.seeds_needed is None or 5 <= found.seeds_needed <= 1000
         assert found.comparison.reason or found.comparison.parts or math.isfinite(found.comparison.difference)
-
-
-@pytest.mark.parametrize("margin", [0.0, -1.0, math.nan, math.inf])
-def test_a_margin_must_be_positive(margin: float) -> None:
-    with pytest.raises(ValueError, match=f"^margin={margin}: expected a finite number above 0$"):
-        equivalent(*samples(LOW, HIGH), margin)
-
-
-def test_a_conjunction_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^parts=\[\]: expected at least one claim$"):
-        every([])
