@@ -79,12 +79,8 @@ def confusion_matrix(counts: NDArray[np.integer], classes: Sequence[str], out_pa
 
     counts: (C, C) integers; ``counts[i, j]`` is the number of examples of class i that were classified as class j. The
     colour of a cell is its fraction of the sum of its row; on the diagonal, this fraction is the recall of the class.
-    Raises ValueError unless there is one name per class.
+    classes: the name of each class.
     """
-    counts = np.asarray(counts)
-    if counts.shape != (len(classes), len(classes)):
-        expected = (len(classes), len(classes))
-        raise ValueError(f"confusion matrix of shape {counts.shape}: expected {expected}, one name per class")
     side = min(12.0, max(5.0, 2.5 + 0.4 * len(classes)))
     figure = new_figure(side + _RECALL_INCHES, side)
     axes, bars = figure.subplots(1, 2, sharey=True, width_ratios=(side, _RECALL_INCHES))
