@@ -11,10 +11,9 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Annotated, Self, TextIO
+from typing import Self, TextIO
 
 from runner.system.json_file import parse_json
 from runner.system.schema import Integer, Number, Record, Violation
@@ -72,14 +71,11 @@ class MetricsLog:
         self.close()
 
 
-@dataclass(frozen=True)
-class _Line:
-    step: Annotated[int, Integer()]
-    time: Annotated[float, Number(0.0, 1e12)]
-    values: Annotated[dict[str, float], VALUES]
+def _metrics(step: int, time: float, values: Mapping[str, float]) -> Metrics:
+    return Metrics(step, round(time * 1000), values)
 
 
-_LINE = Record(_Line)
+_LINE = Record(_metrics, step=Integer(), time=Number(0.0, 1e12), values=VALUES)
 _LONGEST_LINE = 2**20
 
 
@@ -97,7 +93,7 @@ def read_metrics(path: Path) -> Iterator[Metrics]:
             except Violation as violation:
                 fault = f"{path}:{number}: {line.strip()[:80]!r} is not a metrics record"
                 raise ValueError(f"{fault} ({violation})") from violation
-            yield Metrics(found.step, round(found.time * 1000), found.values)
+            yield found
 
 
 def check_metric_name(name: str) -> None:
