@@ -10,7 +10,7 @@ from runner.engine.graph import Cluster, GpuOptions, Gpus, local_cluster
 from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.local_session import LocalSession
 from runner.kernels.registry import Registry
-from runner.system.files import gpu_code_folder
+from runner.system.files import user_cache_folder
 
 DISTRIBUTIONS = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12")
 """Distributions whose versions are reported if they are installed."""
@@ -50,7 +50,7 @@ def engine_on(device: str, precision: str, *, compare_plans: bool = False) -> En
 
     compare_plans: see :class:`~runner.engine.graph.device.GpuOptions`. Raises ResourceError without a GPU.
     """
-    use = GpuOptions(precision == "tf32", compare_plans, str(gpu_code_folder()))
+    use = GpuOptions(precision == "tf32", compare_plans, str(user_cache_folder() / "gpu_code"))
     gpus = Gpus((0,), use=use) if device == "cuda" else None
     cluster = local_cluster(1, gpus=gpus)
     return Engine(cluster, kernels_for(cluster.devices), _versions())

@@ -122,18 +122,11 @@ def fsync_directory(path: Path) -> None:
 
 
 def user_cache_folder() -> Path:
-    """Return the folder ``runner`` in the user's cache folder (XDG base directory specification)."""
+    """Return the folder ``runner`` in the user's cache folder (XDG base directory specification).
+
+    Raises RuntimeError if no home folder is known.
+    """
     configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The specification requires that a relative path in the variable is ignored.
     base = configured if configured.is_absolute() else Path.home() / ".cache"
     return base / "runner"
-
-
-def gpu_code_folder() -> Path:
-    """Return the cache folder of machine code that was compiled for GPUs."""
-    return user_cache_folder() / "gpu_code"
-
-
-def cpu_code_folder() -> Path:
-    """Return the cache folder of machine code that was compiled for CPUs; raises RuntimeError if no home is known."""
-    return user_cache_folder() / "machine_code"

@@ -17,7 +17,7 @@ from runner.errors import ConfigError
 from runner.kernels.gpu.discovery import Found
 from runner.kernels.registry import Registry
 from runner.records.summary import Summary
-from runner.system.files import gpu_code_folder
+from runner.system.files import user_cache_folder
 from runner.training.experiment import Experiment
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ def gpus_of(config: LocalCluster, workers: int, servers: int) -> Gpus | None:
         return None
     assert config.gpus is not None, "if GPUs are used, each device has one"
     on_gpus = servers if config.server_device == GPU else 0
-    use = GpuOptions(config.tf32, config.compare_plans, str(gpu_code_folder()))
+    use = GpuOptions(config.tf32, config.compare_plans, str(user_cache_folder() / "gpu_code"))
     return Gpus(tuple(config.gpus[:workers]), tuple(config.gpus[workers : workers + on_gpus]), use)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from runner.kernels.gpu.cuda import GpusError, open_gpus
 from runner.kernels.gpu.runtime import Runtime
-from runner.system.files import gpu_code_folder
+from runner.system.files import user_cache_folder
 from tests.gpu.gpus import Gpu
 from tests.kernels.gpu.emulation import EmulatedRuntime, sources_folder
 
@@ -68,7 +68,7 @@ def _compiled(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def _gpus() -> Callable[[bool], Runtime]:
     """Return a cached function that opens the real GPU. The function takes whether tf32 is allowed."""
-    return cache(partial(open_gpus, code_folder=str(gpu_code_folder())))
+    return cache(partial(open_gpus, code_folder=str(user_cache_folder() / "gpu_code")))
 
 
 @pytest.fixture

@@ -192,7 +192,7 @@ def test_without_a_home_code_is_compiled_each_time(monkeypatch: pytest.MonkeyPat
     def refuse() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(compiler, "cpu_code_folder", refuse)
+    monkeypatch.setattr(compiler, "user_cache_folder", refuse)
     monkeypatch.setattr(compiler, "code_cache", compiler.code_cache.__wrapped__)
     assert call(MachineCode(ANSWER), "answer") == 42
 

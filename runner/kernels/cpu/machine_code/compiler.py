@@ -12,7 +12,7 @@ from llvmlite import binding
 
 from runner.kernels.contract import NativeCall
 from runner.system.code_cache import CodeCache, code_name
-from runner.system.files import cpu_code_folder
+from runner.system.files import user_cache_folder
 
 _FORMAT = "1"
 """Version of cached code. It must change if :class:`MachineCode` compiles the same text in another way."""
@@ -63,7 +63,7 @@ def host() -> Host:
 def code_cache() -> CodeCache | None:
     """Return the cache of machine code that earlier processes of this user compiled; None if the user has no home."""
     try:
-        return CodeCache(cpu_code_folder())
+        return CodeCache(user_cache_folder() / "machine_code")
     except RuntimeError:
         return None
 
