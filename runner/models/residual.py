@@ -126,8 +126,11 @@ class ResidualNetwork(Model):
         steps = [(kind, i) for i in range(1, len(BLOCKS[self.block]) + 1) for kind in order.split()]
         last = len(steps) - moved
         h = source = x
+        # The shortcut reads the input of the first convolution in the first unit of the network and, with bottlenecks,
+        # in the first unit of every stage, where the shortcut is a convolution.
+        activated = unit.number == 1 and (unit.stage == 1 or self.block == "bottleneck")
         for kind, i in steps[:last]:
-            if (kind, i) == ("conv", 1) and self._activates_shortcut(unit):
+            if activated and (kind, i) == ("conv", 1):
                 source = h
             h = self._branch_layer(net, h, unit, kind, i)
         h = self._sum(net, h, source, unit)
@@ -142,13 +145,6 @@ class ResidualNetwork(Model):
             return self.activate(net, x, kind, name)
         multiple, kernel = BLOCKS[self.block][i - 1]
         return convolve(net, x, multiple * unit.width, kernel=kernel, stride=unit.stride if i == 1 else 1, name=name)
-
-    def _activates_shortcut(self, unit: Unit) -> bool:
-        """Return whether the shortcut reads the input of the first convolution instead of the input of the unit.
-
-        True for the first unit of the network and, with bottlenecks, of every stage, whose shortcut is a convolution.
-        """
-        return unit.number == 1 and (unit.stage == 1 or self.block == "bottleneck")
 
     def _sum(self, net: NetworkBuilder, branch: Tensor, x: Tensor, unit: Unit) -> Tensor:
         """Add the sum of a branch and the shortcut of x, each times its factor in table 1."""
