@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 from runner.engine.cluster.assignment import peer_of
 from runner.engine.cluster.emulation import Link
@@ -15,6 +15,11 @@ from runner.system.schema import AnyMap, Bytes, Flag, Integer, ListOf, MapOf, Ma
 
 ID_BYTES = 128
 
+_MAX_WORKERS = 2**20
+_PEER = Text(32)
+_GPU = Integer(high=2**31 - 1)  # CUDA numbers devices with a C int
+_GPU_OPTIONS = Record(GpuOptions, tf32=Flag(), compare_plans=Flag(), code_folder=Text(4096))
+
 
 @dataclass(frozen=True)
 class CommunicatorSetup:
@@ -24,9 +29,9 @@ class CommunicatorSetup:
     identify the communicator. members: process names by rank. Raises ValueError for fewer than two or equal members.
     """
 
-    library: str
-    unique_id: bytes
-    members: tuple[str, ...]
+    library: Annotated[str, OneOf(tuple(library for library in COLLECTIVES if library != NO_LIBRARY))]
+    unique_id: Annotated[bytes, Bytes(ID_BYTES)]
+    members: Annotated[tuple[str, ...], ListOf(_PEER, _MAX_WORKERS)]
 
     def __post_init__(self) -> None:
         if not 1 < len(self.members) == len(set(self.members)):
@@ -75,11 +80,6 @@ def new_communicator_setup(cluster: Cluster, registry: Registry) -> Communicator
     return CommunicatorSetup(cluster.collectives, unique_id, tuple(map(peer_of, cluster.members)))
 
 
-_MAX_GPU = 2**31 - 1  # largest GPU number: CUDA numbers devices with a C int
-_MAX_WORKERS = 2**20
-_PEER = Text(32)
-
-
 @dataclass(frozen=True)
 class WorkerSetup:
     """The content of the setup document.
@@ -90,13 +90,13 @@ class WorkerSetup:
     inbox address; a process without an entry has its inbox in the directory of the master's inbox.
     """
 
-    source: Mapping[str, Any] | None
+    source: Annotated[Mapping[str, Any] | None, Maybe(AnyMap())]
     check_finite: bool
-    link: Link | None
-    gpus: Mapping[str, int] = field(default_factory=dict)
-    use: GpuOptions = DEFAULT_GPU_OPTIONS
+    link: Annotated[Link | None, Maybe(Record(Link, latency_s=Number(), bytes_per_s=Maybe(Number())))]
+    gpus: Annotated[Mapping[str, int], MapOf(_PEER, _GPU, _MAX_WORKERS)] = field(default_factory=dict)
+    use: Annotated[GpuOptions, _GPU_OPTIONS] = DEFAULT_GPU_OPTIONS
     communicator: CommunicatorSetup | None = None
-    addresses: Mapping[str, str] = field(default_factory=dict)
+    addresses: Annotated[Mapping[str, str], MapOf(_PEER, Text(256), _MAX_WORKERS)] = field(default_factory=dict)
 
     def to_document(self) -> dict[str, Any]:
         """Return the setup as plain data."""
@@ -109,20 +109,4 @@ class WorkerSetup:
         return setup
 
 
-_SETUP = Record(
-    WorkerSetup,
-    source=Maybe(AnyMap()),
-    check_finite=Flag(),
-    link=Maybe(Record(Link, latency_s=Number(), bytes_per_s=Maybe(Number()))),
-    gpus=MapOf(_PEER, Integer(high=_MAX_GPU), _MAX_WORKERS),
-    use=Record(GpuOptions, tf32=Flag(), compare_plans=Flag(), code_folder=Text(4096)),
-    communicator=Maybe(
-        Record(
-            CommunicatorSetup,
-            library=OneOf(tuple(library for library in COLLECTIVES if library != NO_LIBRARY)),
-            unique_id=Bytes(ID_BYTES),
-            members=ListOf(_PEER, _MAX_WORKERS),
-        )
-    ),
-    addresses=MapOf(_PEER, Text(256), _MAX_WORKERS),
-)
+_SETUP = Record(WorkerSetup)
