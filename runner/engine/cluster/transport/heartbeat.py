@@ -15,29 +15,16 @@ from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from queue import SimpleQueue
-from typing import Protocol
 
 import zmq
 
 from runner.engine.cluster.transport.messages import IDLE, LOAD, MASTER, SETUP, STEP, Bye, Heartbeat, Log
+from runner.engine.cluster.transport.zmq_endpoint import Outbox
 from runner.errors import ClusterError, RunnerError
 
 INTERVAL_S = 0.5
 MOST_UNSENT = 3
 _STOP_S = 15.0  # time limit in seconds for stopping the thread
-
-
-class HeartbeatOutbox(Protocol):
-    """The outbox of the heartbeat thread, connected to the master."""
-
-    def offer(self, peer: str, message: Heartbeat | Log) -> bool:
-        """Queue the message if there is room; return whether it was queued."""
-
-    def send(self, peer: str, message: Log | Bye) -> None:
-        """Wait for room and queue the message. Raises ClusterError if there is no room in time."""
-
-    def close(self) -> None:
-        """Close the connection."""
 
 
 class Progress:
@@ -64,7 +51,7 @@ class HeartbeatThread:
 
     def __init__(
         self,
-        open_outbox: Callable[[], HeartbeatOutbox],
+        open_outbox: Callable[[], Outbox],
         progress: Progress,
         interval_s: float = INTERVAL_S,
         lost: Callable[[], None] = lambda: None,
