@@ -35,14 +35,6 @@ _DESCRIPTOR = re.compile(r"/proc/[0-9]{1,10}/fd/[0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True)
-class ArenaSlot:
-    """Position and size in bytes of the tensor of one key."""
-
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class ArenaSpec:
     """The data with which a process opens an arena.
 
@@ -67,12 +59,12 @@ class ArenaSpec:
         return replace(self, path="")
 
 
-def lay_out(sizes: Mapping[str, int]) -> dict[str, ArenaSlot]:
+def lay_out(sizes: Mapping[str, int]) -> dict[str, slice]:
     """Return the slot of every key. The slots are aligned and follow one another, sorted by key."""
-    slots: dict[str, ArenaSlot] = {}
+    slots: dict[str, slice] = {}
     offset = 0
     for key in sorted(sizes):
-        slots[key] = ArenaSlot(offset, sizes[key])
+        slots[key] = slice(offset, offset + sizes[key])
         offset = _aligned(offset + sizes[key])
     return slots
 
@@ -125,8 +117,7 @@ class ArenaWriter:
 
     def memory(self, key: str) -> NDArray[np.uint8]:
         """Return the writable bytes of a slot; raises KeyError for an unknown key."""
-        slot = self._slots[key]
-        return self._memory[slot.offset : slot.offset + slot.nbytes]
+        return self._memory[self._slots[key]]
 
     def array(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a slot as a writable array of the slot's size; raises KeyError for an unknown key."""
@@ -137,10 +128,10 @@ class ArenaWriter:
 
         An array computed in the slot is not copied. Raises KeyError for an unknown key, ValueError for a wrong size.
         """
-        slot = self._slots[key]
+        slot = self.memory(key)
         if array.nbytes != slot.nbytes:
             raise ValueError(f"{key!r}: {array.nbytes} bytes, but its slot in {self.spec.name!r} has {slot.nbytes}")
-        target = self.memory(key).view(array.dtype).reshape(array.shape)
+        target = slot.view(array.dtype).reshape(array.shape)
         if not (array.flags.c_contiguous and array.ctypes.data == target.ctypes.data):
             np.copyto(target, array)
 
@@ -153,7 +144,7 @@ class ArenaReader:
         self.spec = spec
         self._slots = lay_out(spec.sizes)
         self._mapped = _map_file(spec, mmap.PROT_READ)
-        self._memory = memoryview(self._mapped).toreadonly()
+        self._memory = np.frombuffer(memoryview(self._mapped).toreadonly(), np.uint8)
 
     def target(self, key: str) -> memoryview:
         """Return the writable bytes of a slot in a copy of the arena, for bytes that the owner has sent.
@@ -165,12 +156,11 @@ class ArenaReader:
             raise SecurityError(
                 f"{self.spec.owner} sent bytes of {printable(key)}, which is in shared memory: expected no bytes"
             )
-        return memoryview(self._mapped)[slot.offset : slot.offset + slot.nbytes]
+        return memoryview(self._mapped)[slot]
 
     def memory(self, key: str) -> NDArray[np.uint8]:
         """Return a slot's read-only bytes, valid once the tensor is announced; raises KeyError for an unknown key."""
-        slot = self._slots[key]
-        return np.frombuffer(self._memory, np.uint8, slot.nbytes, slot.offset)
+        return self._memory[self._slots[key]]
 
     def read(self, key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return a read-only view of the tensor of ``key``; ``Rendezvous`` states how long the view is valid.

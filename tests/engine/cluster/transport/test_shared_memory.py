@@ -35,9 +35,9 @@ def test_slots_are_aligned_disjoint_in_the_arena_and_independent_of_order(sizes:
     slots = shared_memory.lay_out(sizes)
     ends = 0
     for _, slot in sorted(slots.items()):
-        assert slot.offset % shared_memory.ALIGNMENT == 0
-        assert slot.offset >= ends
-        ends = slot.offset + slot.nbytes
+        assert slot.start % shared_memory.ALIGNMENT == 0
+        assert slot.start >= ends
+        ends = slot.stop
     assert ends <= shared_memory.arena_bytes(sizes)
     shuffled = list(sizes.items())
     random.shuffle(shuffled)
