@@ -45,6 +45,7 @@ Positive = Annotated[float, Bounds(0, 1e38, above=True)]
 """A positive number up to about the largest float32."""
 
 NonNegative = Annotated[float, Bounds(0, 1e38)]
+Fraction = Annotated[float, Bounds(0, 1, above=True)]
 Real = Annotated[float, Bounds(-1e38, 1e38)]
 Rate = Annotated[float, Bounds(0, 1, below=True)]
 """A probability below 1, or the weight of the old value in a running average."""

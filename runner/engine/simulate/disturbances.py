@@ -5,13 +5,10 @@ The dataclasses are part of the schema of ``cluster.hardware``; see :mod:`runner
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated
 
-from runner.bounds import Bounds, Count, NonNegative, Positive
+from runner.bounds import Count, Fraction, NonNegative, Positive
 
 CONSTANT, EXPONENTIAL, LOGNORMAL = DISTRIBUTIONS = ("constant", "exponential", "lognormal")
-
-Probability = Annotated[float, Bounds(0, 1, above=True)]
 
 
 @dataclass
@@ -27,7 +24,7 @@ class Delay:
     median_ms: Positive
     distribution: str = CONSTANT
     sigma: NonNegative = 0.0
-    probability: Probability = 1.0
+    probability: Fraction = 1.0
     source: str = ""
 
 

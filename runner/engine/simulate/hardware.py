@@ -7,14 +7,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Annotated
 
-from runner.bounds import Bounds, Count, NonNegative, Positive
+from runner.bounds import Count, Fraction, NonNegative, Positive
 from runner.engine.graph.device import CPU, DEVICE_TYPES
 from runner.engine.simulate.disturbances import Disturbances
 from runner.system.schema import Violation
-
-Fraction = Annotated[float, Bounds(0, 1, above=True)]
 
 ANY = "*"
 """In the name of a place: the number of any worker or parameter server."""
