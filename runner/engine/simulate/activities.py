@@ -44,11 +44,6 @@ class Segment:
     outside_s: float = 0.0
 
     @property
-    def duration_s(self) -> float:
-        """Seconds of the whole segment."""
-        return sum(self.seconds) + self.outside_s
-
-    @property
     def sends(self) -> Iterator[Transfer]:
         """The transfers that begin when the segment ends."""
         return chain.from_iterable(self.messages)
@@ -275,11 +270,11 @@ class ClientActivities:
     def _segment(self, key: _SegmentKey, after: tuple[int, ...]) -> _Row:
         """Return the row of a segment: a delay, or an amount of work on a shared host."""
         device, number = key
-        spent, share = self.parts[device][number].duration_s, self._shares.get(device)
-        row = _Row(spent, after, self._units[device], None if number else device)
+        segment, share = self.parts[device][number], self._shares.get(device)
+        row = _Row(sum(segment.seconds) + segment.outside_s, after, self._units[device], None if number else device)
         if share is None:
             return row
-        return replace(row, delay_s=0.0, amount=spent, links=share.compute, weight=share.threads)
+        return replace(row, delay_s=0.0, amount=row.delay_s, links=share.compute, weight=share.threads)
 
     def _message(self, sent: Sequence[Transfer], *, follows: bool) -> Iterator[_Row]:
         """Yield the rows of a message; each row waits for the previous one.

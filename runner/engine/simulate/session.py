@@ -98,7 +98,7 @@ class SimulatedSession(Clients):
         serial = [number for number, link in enumerate(self.network.links) if link.serial]
         self._serial = {number: master + 1 + unit for unit, number in enumerate(serial)}
         host_of = {device: host for device in self.devices if (host := self._group(device).host) is not None}
-        costs = {device: self._costs(device) for device in host_of}
+        costs = {device: self.costs[self._group(device).kind] for device in host_of}
         self._shares, cores = shared_hosts(host_of, costs, first_link=len(capacities), master_unit=master)
         self._loop = EventLoop([*capacities, *cores], master + 1 + len(serial))
         self._host_work = block_of([(1e-6 * hardware.step_us, 0.0, 1, NONE, False)], [()], [()])
@@ -166,9 +166,6 @@ class SimulatedSession(Clients):
         group = self._hardware.servers if DeviceName.parse(device).job == "ps" else self._hardware.workers
         assert group is not None, "servers=None, but the cluster has a parameter server"
         return group
-
-    def _costs(self, device: str) -> Costs:
-        return self.costs[self._group(device).kind]
 
     def plans(self, client: str) -> Mapping[str, DevicePlan]:
         """Return the plans of a client by device; a copy has the plans of its original."""
