@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -123,6 +123,7 @@ class _Row:
     weight: int = 1
 
 
+@dataclass(eq=False)
 class ClientActivities:
     """The activities of one run of a client; :meth:`add_to` can add them to an event loop any number of times.
 
@@ -138,22 +139,18 @@ class ClientActivities:
     tensors from one segment to another are one message, because they have the same route and start.
     """
 
-    def __init__(
-        self,
-        parts: Mapping[str, Sequence[Segment]],
-        network: Network,
-        units: Mapping[str, int],
-        *,
-        message_s: float = 0.0,
-        in_order: bool = False,
-        together: bool = False,
-        shares: Mapping[str, HostShare] | None = None,
-        serial: Mapping[int, int] | None = None,
-    ) -> None:
-        self.parts, self._network, self._units = parts, network, units
+    parts: Mapping[str, Sequence[Segment]]
+    network: Network
+    units: Mapping[str, int]
+    _: KW_ONLY
+    message_s: float = 0.0
+    in_order: bool = False
+    together: bool = False
+    shares: Mapping[str, HostShare] = field(default_factory=dict)
+    serial: Mapping[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self.arrivals: dict[str, int] = {}
-        self._message_s, self._in_order, self._together = message_s, in_order, together
-        self._shares, self._serial = shares or {}, serial or {}
         rows = self._rows()
         block = block_of(
             [(row.delay_s, row.amount, row.weight, row.unit, row is rows[-1]) for row in rows],
@@ -173,22 +170,13 @@ class ClientActivities:
     def on(self, device: Callable[[str], str]) -> "ClientActivities":
         """Return the activities with other devices. device: name of a device -> the device that takes its place."""
         parts = {device(name): [each.on(device) for each in own] for name, own in self.parts.items()}
-        links = None if self._shares else self._links_on(device)
+        links = None if self.shares else self._links_on(device)
         if links is None:
-            return ClientActivities(
-                parts,
-                self._network,
-                self._units,
-                message_s=self._message_s,
-                in_order=self._in_order,
-                together=self._together,
-                shares=self._shares,
-                serial=self._serial,
-            )
-        units = {NONE: NONE} | {self._serial[link]: self._serial[links[link]] for link in links if link in self._serial}
+            return replace(self, parts=parts)
+        units = {NONE: NONE} | {self.serial[link]: self.serial[links[link]] for link in links if link in self.serial}
         for name in self.parts:
-            for host in (0, len(self._units)):
-                units[self._units[name] + host] = self._units[device(name)] + host
+            for host in (0, len(self.units)):
+                units[self.units[name] + host] = self.units[device(name)] + host
         activities = self._block.activities.copy()
         activities["unit"] = [units[unit] for unit in activities["unit"].tolist()]
         taken = np.array([links[link] for link in self._block.links.tolist()], np.int64)
@@ -205,7 +193,7 @@ class ClientActivities:
             if replace(own, links=()) != replace(other, links=()) or len(own.links) != len(other.links):
                 return None
             for link, taken in zip(own.links, other.links, strict=True):
-                if links.setdefault(link, taken) != taken or (link in self._serial) != (taken in self._serial):
+                if links.setdefault(link, taken) != taken or (link in self.serial) != (taken in self.serial):
                     return None
         return links
 
@@ -249,14 +237,14 @@ class ClientActivities:
                 behind = (moved[pair],) if pair in moved else ()
                 processed = [add(replace(row, after=(before,))) for row in self._processing(sent)]
                 before = add(replace(moves, after=(before, *behind)))
-                if self._in_order:
+                if self.in_order:
                     moved[pair] = before
                 if processed:
                     before = add(_Row(0.0, (before, *processed)))
                 for receiver in dict.fromkeys(receivers[each.key] for each in sent):
                     after[receiver].append(before)
                 self.arrivals |= dict.fromkeys((each.key for each in sent), before)
-        remote = {device: share for device, share in self._shares.items() if share.messages and self.parts.get(device)}
+        remote = {device: share for device, share in self.shares.items() if share.messages and self.parts.get(device)}
         for device, share in remote.items():
             order = add(replace(self._master(share), begins=""))
             after[device, 0].append(add(_Row(share.latency_s, (order,))))
@@ -270,8 +258,8 @@ class ClientActivities:
     def _segment(self, key: _SegmentKey, after: tuple[int, ...]) -> _Row:
         """Return the row of a segment: a delay, or an amount of work on a shared host."""
         device, number = key
-        segment, share = self.parts[device][number], self._shares.get(device)
-        row = _Row(sum(segment.seconds) + segment.outside_s, after, self._units[device], None if number else device)
+        segment, share = self.parts[device][number], self.shares.get(device)
+        row = _Row(sum(segment.seconds) + segment.outside_s, after, self.units[device], None if number else device)
         if share is None:
             return row
         return replace(row, delay_s=0.0, amount=row.delay_s, links=share.compute, weight=share.threads)
@@ -284,15 +272,15 @@ class ClientActivities:
         message between the same devices, whose transfer ends first.
         """
         source = sent[0].source
-        route, share = self._route(source, sent[0].destination), self._shares.get(source)
-        latency_s, host = route.latency_s, self._units[source] + len(self._units)
+        route, share = self._route(source, sent[0].destination), self.shares.get(source)
+        latency_s, host = route.latency_s, self.units[source] + len(self.units)
         if share is not None and share.messages is not None:
             latency_s += share.latency_s
-            work_s = self._message_s + 1e-6 * share.messages.relay
+            work_s = self.message_s + 1e-6 * share.messages.relay
             yield _Row(0.0, (), host, amount=work_s, links=share.relay)
-        elif self._message_s:
-            yield _Row(self._message_s, (), host)
-        unit = next((self._serial[link] for link in route.links if link in self._serial), NONE)
+        elif self.message_s:
+            yield _Row(self.message_s, (), host)
+        unit = next((self.serial[link] for link in route.links if link in self.serial), NONE)
         if unit != NONE or follows:
             yield _Row(latency_s, ())
             latency_s = 0.0
@@ -304,11 +292,11 @@ class ClientActivities:
         work_s = nbytes * self._route(sent[0].source, sent[0].destination).host_s_per_byte
         if work_s:
             for device in (sent[0].source, sent[0].destination):
-                share, host = self._shares.get(device), self._units[device] + len(self._units)
+                share, host = self.shares.get(device), self.units[device] + len(self.units)
                 yield _Row(work_s, (), host) if share is None else _Row(0.0, (), amount=work_s, links=share.relay)
 
     def _route(self, source: str, destination: str) -> Route:
-        return self._network.route(task_of(source), task_of(destination))
+        return self.network.route(task_of(source), task_of(destination))
 
     def _master(self, share: HostShare) -> _Row:
         """Return the row of the master's work for one message: half of its work for one worker in one step."""
@@ -318,7 +306,7 @@ class ClientActivities:
     def _receivers(self) -> dict[str, _SegmentKey]:
         """Return, by key of a transfer, the segment that waits for the transfer."""
         return {
-            key: (device, 0 if self._together else number)
+            key: (device, 0 if self.together else number)
             for device, own in self.parts.items()
             for number, each in enumerate(own)
             for key in each.waits
@@ -326,7 +314,7 @@ class ClientActivities:
 
     def _messages(self, segment: Segment, receivers: Mapping[str, _SegmentKey]) -> Sequence[Sequence[Transfer]]:
         """Return the transfers of each message that a segment sends."""
-        if self._message_s or self._shares or self._serial:
+        if self.message_s or self.shares or self.serial:
             return segment.messages
         found: dict[_SegmentKey, list[Transfer]] = {}
         for each in segment.sends:
