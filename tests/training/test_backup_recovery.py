@@ -116,7 +116,7 @@ class FailingStarts(Callback):
                 return
             name, script = f"srun-{len(self._commands)}", "read line; echo 'srun: error: Unable to create step'; exit 1"
             argv = ("/bin/sh", "-c", script)
-            command = supervisor.start_command(name, argv, launcher.logs / name, os.environ, list(tickets))
+            command = supervisor.start(name, argv, launcher.logs / name, os.environ, list(tickets))
             self._commands.append(command)
 
         def fails_at_once(group: WorkerGroup, lost: str, epoch: int) -> list[str]:

@@ -39,7 +39,7 @@ class CommandLauncher(RemoteLauncher):
         self, name: str, argv: Sequence[str], supervisor: Supervisor, tasks: Sequence[str], nodes: Sequence[str] = ()
     ) -> None:
         environment = {**os.environ, **thread_budget(self.threads)}
-        supervisor.start_command(name, argv, self.logs / f"{name}.log", environment, tasks, nodes)
+        supervisor.start(name, argv, self.logs / f"{name}.log", environment, tasks, nodes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,32 +31,25 @@ class Supervisor:
         self._ended: list[End] = []
         self._leaving = False
 
-    def start(self, name: str, argv: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> WorkerProcess:
-        """Start and watch a process.
-
-        environment: all variables, including those of :func:`~runner.engine.cluster.processes.thread_budget`.
-        """
-        self._require_new(name)
-        worker = self.workers[name] = WorkerProcess(name, argv, log_path, environment)
-        return worker
-
-    def start_command(
+    def start(
         self,
         name: str,
         argv: Sequence[str],
         log_path: Path,
         environment: Mapping[str, str],
-        tasks: Sequence[str],
+        tasks: Sequence[str] | None = None,
         nodes: Sequence[str] = (),
-    ) -> CommandProcess:
-        """Start and watch a command that starts workers. tasks, nodes: see :class:`CommandProcess`."""
-        self._require_new(name)
-        command = self.workers[name] = CommandProcess(name, argv, log_path, environment, tasks, nodes)
-        return command
+    ) -> WorkerProcess:
+        """Start and watch a process.
 
-    def _require_new(self, name: str) -> None:
+        environment: all variables, including those of :func:`~runner.engine.cluster.processes.thread_budget`. tasks:
+        None unless the process is a command that starts workers. tasks, nodes: see :class:`CommandProcess`.
+        """
         if name in self.workers:
             raise ValueError(f"{name} is already started")
+        given = (name, argv, log_path, environment)
+        process = self.workers[name] = WorkerProcess(*given) if tasks is None else CommandProcess(*given, tasks, nodes)
+        return process
 
     @property
     def commands(self) -> list[CommandProcess]:

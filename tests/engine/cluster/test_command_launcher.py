@@ -32,7 +32,7 @@ NAMES = ("worker-0", "worker-1", "worker-2", "ps-0")
 def command_of(supervisor: Supervisor, folder: Path, code: int = 0) -> CommandProcess:
     """Start a command that writes its input into its log, and ends with an exit code when its input ends."""
     argv = [sys.executable, "-c", REPEATS.format(code=code)]
-    return supervisor.start_command("srun", argv, folder / "srun.log", os.environ, NAMES)
+    return supervisor.start("srun", argv, folder / "srun.log", os.environ, NAMES)
 
 
 def test_ended_task_of_a_running_command_is_noticed_and_can_be_replaced(
@@ -62,7 +62,7 @@ def test_ended_task_of_a_running_command_is_noticed_and_can_be_replaced(
 def test_reported_kill_is_noticed_soon_although_other_messages_keep_arriving(elsewhere: Stage, tmp_path: Path) -> None:
     """Many workers send heartbeats; the clock is virtual."""
     log_path = tmp_path / "srun.log"
-    elsewhere.supervisor.start_command("srun", SLEEPS, log_path, {}, WORKERS)
+    elsewhere.supervisor.start("srun", SLEEPS, log_path, {}, WORKERS)
     log_path.write_text("srun: error: n2: task 1: Killed\n")
     elsewhere.beat(0, STEP, 7, *(number / 50 for number in range(500)))
     with pytest.raises(WorkerLostError, match=r"^worker-1 on n2: killed"):
@@ -90,7 +90,7 @@ def test_spare_task_takes_the_name_and_gives_its_place_to_the_next_one(superviso
 
 def test_end_of_a_command_with_spare_tasks_alone_is_no_failure(supervisor: Supervisor, tmp_path: Path) -> None:
     argv = [sys.executable, "-c", REPEATS.format(code=137)]
-    command = supervisor.start_command("srun-2", argv, tmp_path / "srun.log", os.environ, ["spare-0"])
+    command = supervisor.start("srun-2", argv, tmp_path / "srun.log", os.environ, ["spare-0"])
     assert supervisor.pidfds == []
     command.end_input()
     wait_until_dead(command)

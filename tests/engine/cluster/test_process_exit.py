@@ -31,7 +31,7 @@ def test_remote_process_is_named_by_a_report(supervisor: Supervisor, tmp_path: P
     (tmp_path / "log").write_text("srun: error: node1: task 1: Killed\n")  # by an earlier start of the same run
     script = f"print({lines!r}, end=''); raise SystemExit(1)"
     names = [f"worker-{index}" for index in range(5)]
-    srun = supervisor.start_command("srun", [sys.executable, "-c", script], tmp_path / "log", os.environ, names)
+    srun = supervisor.start("srun", [sys.executable, "-c", script], tmp_path / "log", os.environ, names)
     wait_until_dead(srun)
     assert re.search(message, str(supervisor.failure()))
     assert supervisor.first_failed() == ("worker-2" if lines == SRUN else "worker-0")
@@ -56,7 +56,7 @@ def test_only_ends_that_come_from_outside_may_recur(
     supervisor: Supervisor, tmp_path: Path, ends: str, by_chance: bool, out_of_memory: bool
 ) -> None:
     argv = [sys.executable, "-c", f"print({ends!r}); raise SystemExit(1)"]
-    wait_until_dead(supervisor.start_command("srun", argv, tmp_path / "log", os.environ, ["worker-0"]))
+    wait_until_dead(supervisor.start("srun", argv, tmp_path / "log", os.environ, ["worker-0"]))
     lost = supervisor.failure()
     assert isinstance(lost, WorkerLostError)
     assert (lost.worker, lost.by_chance, lost.out_of_memory) == ("worker-0", by_chance, out_of_memory)

@@ -448,7 +448,7 @@ def hang(supervisor: Supervisor, folder: Path, by_command: bool) -> Stage:
     stage = Stage(supervisor, folder).set_up()
     given = SLEEPS, folder / "hangs.log", dict[str, str]()
     stage.group.start = lambda names, epoch, hosts: (
-        supervisor.start_command("srun-2", *given, list(names)) if by_command else supervisor.start("worker-1", *given)
+        supervisor.start("srun-2", *given, list(names)) if by_command else supervisor.start("worker-1", *given)
     )
     replace_worker_1(stage)
     return stage
