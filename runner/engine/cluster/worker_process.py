@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging.handlers import QueueHandler
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,7 +23,6 @@ from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, WAIT_S, Mailbox
 from runner.engine.cluster.preparation import Preparation
 from runner.engine.cluster.processes import dump_stacks_on_signal
 from runner.engine.cluster.transport import messages
-from runner.engine.cluster.transport.endpoint import Identity
 from runner.engine.cluster.transport.heartbeat import HeartbeatThread, Progress
 from runner.engine.cluster.transport.private_directory import own_address
 from runner.engine.cluster.transport.ticket import Ticket, read_ticket
@@ -100,8 +99,7 @@ def _joined(master: str, ticket: Ticket, facts: Mapping[str, str], interrupts: "
         _wait_for_welcome(endpoint)
 
         def open_heartbeat() -> Outbox:
-            role = messages.heartbeat_role(identity.role)
-            beat = Identity(identity.run, identity.epoch, role, identity.index, identity.token, identity.keys)
+            beat = replace(identity, role=messages.heartbeat_role(identity.role))
             outbox = Outbox(context, beat, limits)
             outbox.connect(messages.MASTER, master)
             return outbox
