@@ -18,7 +18,7 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import SecurityError
 from runner.kernels.contract import KernelError, Layout
 from runner.kernels.registry import Registry
-from runner.system.schema import FieldType, Flag, Integer, ListOf, MapOf, Record, read_untrusted
+from runner.system.schema import Flag, Integer, ListOf, MapOf, Record, read_untrusted
 
 BELL_BYTES = 8  # bytes of a doorbell; see :class:`~runner.kernels.contract.Doorbells`
 FINISHED = "finished"  # key of the doorbell that a device rings at the end of a step
@@ -56,7 +56,7 @@ class Assignment:
         The returned assignment has a plan, and its arenas have a slot for every tensor that the plan transfers. Raises
         SecurityError if the document is malformed or inconsistent.
         """
-        sent = read_untrusted(_DOCUMENT_FIELDS, document, "plan")
+        sent = read_untrusted(_DOCUMENT, document, "plan")
         try:
             _check_part(sent["device"], sent["part"], sent["inputs"])
             plan = sent["part"].plan(sent["device"], registry, sent["layouts"])
@@ -67,22 +67,19 @@ class Assignment:
         return assignment
 
 
-_FIELDS: dict[str, FieldType] = {
-    "device": NAME,
-    "part": Record(
-        Part, graph=GraphDocument(), fetches=ListOf(TENSOR, MAX_ITEMS), feeds=MapOf(TENSOR, TENSOR, MAX_ITEMS)
-    ),
-    "inputs": ListOf(
+_DOCUMENT: Record[Any] = Record(
+    dict,
+    device=NAME,
+    part=Record(Part, graph=GraphDocument(), fetches=ListOf(TENSOR, MAX_ITEMS), feeds=MapOf(TENSOR, TENSOR, MAX_ITEMS)),
+    inputs=ListOf(
         Record(InputSlot, tensor=TENSOR, split=NAME, field=NAME, lo=Integer(), hi=Integer(), parts=Integer(low=1)),
         MAX_ITEMS,
     ),
-    "arenas": MapOf(NAME, Record(ArenaSpec), MAX_ITEMS),
-    "depth": Integer(low=1, high=MOST_STEPS),
-    "deferred": Flag(),
-    "layouts": MapOf(NAME, Record(Layout, tag=NAME, nbytes=Integer()), MAX_ITEMS),
-}
-_DOCUMENT: Record[Assignment] = Record(Assignment, **_FIELDS)
-_DOCUMENT_FIELDS: Record[dict[str, Any]] = Record(dict, **_FIELDS)
+    arenas=MapOf(NAME, Record(ArenaSpec), MAX_ITEMS),
+    depth=Integer(low=1, high=MOST_STEPS),
+    deferred=Flag(),
+    layouts=MapOf(NAME, Record(Layout, tag=NAME, nbytes=Integer()), MAX_ITEMS),
+)
 
 
 @lru_cache(maxsize=1024)
