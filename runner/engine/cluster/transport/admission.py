@@ -163,7 +163,10 @@ class Admission:
                 f"{envelope.seq - caller.expected} messages from {caller.name} to {self._identity.name} "
                 f"were lost: received number {envelope.seq} ({message.kind}), expected {caller.expected}"
             )
-        if self._is_late(envelope, caller):
+        # A heartbeat keeps the epoch in which its process joined. A later epoch is accepted, because a peer may learn
+        # of a recovery earlier than this process.
+        is_outdated = envelope.epoch < self._identity.epoch and caller.role not in messages.HEARTBEAT_ROLES
+        if is_outdated or envelope.run != self._identity.run:
             caller.expected += 1
             return self._drop(Drop.STALE, f"{message.kind} of {envelope.run}, epoch {envelope.epoch}")
         if isinstance(message, messages.Hello) or caller.role not in message.senders:
@@ -176,16 +179,6 @@ class Admission:
             raise SecurityError(f"{caller.name}: {violation}") from violation
         caller.expected += 1
         return Received(caller.name, message, tuple(frames))
-
-    def _is_late(self, envelope: Envelope, caller: _Caller) -> bool:
-        """Return whether a message belongs to another run, or to an epoch before that of this process.
-
-        A heartbeat keeps the epoch in which its process joined, and is never late. A later epoch is accepted, because
-        a peer may learn of a recovery earlier than this process.
-        """
-        if envelope.run != self._identity.run:
-            return True
-        return envelope.epoch < self._identity.epoch and caller.role not in messages.HEARTBEAT_ROLES
 
     def _drop(self, reason: Drop, detail: str) -> Received | None:
         """Count a dropped message; return None, because no message is delivered."""
