@@ -5,7 +5,6 @@ The source is Sun, Feng and Saenko 2016, "Return of frustratingly easy domain ad
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,22 +28,11 @@ _ONE_DEVICE = "single"  # the option of ``parallelism`` that evaluates a batch s
 Matrix = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """Mean and standard deviation of each feature of a domain, (F,). A constant feature has deviation 1."""
-
-    mean: Matrix
-    deviation: Matrix
-
-    @classmethod
-    def of(cls, features: Matrix) -> "Scaling":
-        """Return the scaling of features (N, F)."""
-        deviation = features.std(axis=0)
-        return cls(features.mean(axis=0), np.where(deviation > 0, deviation, 1.0))
-
-    def apply(self, features: Matrix) -> Matrix:
-        """Return features with mean 0 and deviation 1."""
-        return (features - self.mean) / self.deviation
+def _scaled(features: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+    """Return features (N, F) scaled to mean 0 and deviation 1, their mean, and their deviation (1 if constant)."""
+    mean, deviation = features.mean(axis=0), features.std(axis=0)
+    deviation = np.where(deviation > 0, deviation, 1.0)
+    return (features - mean) / deviation, mean, deviation
 
 
 def aligned(source: Matrix, target: Matrix) -> Matrix:
@@ -72,11 +60,10 @@ def classifier(source: Matrix, labels: NDArray[np.int64], target: Matrix, config
     source: (N, F). labels: (N,), of the source. target: (M, F). Features are first scaled to mean 0 and deviation 1 in
     each domain. The returned layer includes the scaling of the target, so it takes unscaled target features.
     """
-    scaling = Scaling.of(target)
-    features = aligned(Scaling.of(source).apply(source), scaling.apply(target))
-    weights, bias = _trained(features, labels, config)
-    weights = weights / scaling.deviation[:, None]
-    return weights, bias - scaling.mean @ weights
+    scaled, mean, deviation = _scaled(target)
+    weights, bias = _trained(aligned(_scaled(source)[0], scaled), labels, config)
+    weights = weights / deviation[:, None]
+    return weights, bias - mean @ weights
 
 
 def _trained(features: Matrix, labels: NDArray[np.int64], config: Any) -> tuple[Matrix, Matrix]:
