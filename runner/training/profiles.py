@@ -1,6 +1,6 @@
 """Profiles of this machine: their files, the measurement of instructions, and the simulated cluster of a profile."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -132,21 +132,12 @@ UNLIMITED_GBYTE_PER_S = 1e6  # rate of an emulated link without a limit, because
 class ProfiledMachine:
     """A machine with a profile. cluster: its devices as in a run, so that the simulation has the plans of the run.
 
-    threads: kernel threads of each process. data: name of the dataset. remote: whether each device is a process.
-    queued: whether all messages are messages of ZeroMQ.
+    costs_of: returns the costs of a kind of device.
     """
 
     hardware: Hardware
     cluster: Cluster
-    profile: Profile
-    threads: int
-    data: str
-    remote: bool
-    queued: bool
-
-    def costs_of(self, kind: DeviceKind) -> Costs:
-        profile = self.profile if kind.profile is not None else None
-        return Costs(kind, profile, self.threads, self.data, self.remote, self.queued)
+    costs_of: Callable[[DeviceKind], Costs]
 
 
 def profiled_machine(config: Config, hardware: Hardware, program: Program) -> ProfiledMachine | None:
@@ -166,15 +157,16 @@ def profiled_machine(config: Config, hardware: Hardware, program: Program) -> Pr
     links, network = hardware.links, network_of(hardware, program.workers, program.servers)
     if config.cluster.emulate:
         links = {wire.source: wire for wire in _emulated(config, hardware, program)}
-    return ProfiledMachine(
-        replace(hardware, kinds=kinds, links=links, routes="shortest"),
-        cluster_of(fixed.cluster, program),
-        profile,
-        fixed.cluster.threads_per_worker or 1,
-        config.data.name,
-        program.one_process is None,
-        config.cluster.emulate or workers_per_host(network, program.workers) is not None,
-    )
+    machine = replace(hardware, kinds=kinds, links=links, routes="shortest")
+    cluster = cluster_of(fixed.cluster, program)
+    threads, remote = fixed.cluster.threads_per_worker or 1, program.one_process is None
+    queued = config.cluster.emulate or workers_per_host(network, program.workers) is not None
+
+    def costs_of(kind: DeviceKind) -> Costs:
+        measured = None if kind.profile is None else profile
+        return Costs(kind, measured, threads, config.data.name, remote, queued)
+
+    return ProfiledMachine(machine, cluster, costs_of)
 
 
 def _emulated(config: Config, hardware: Hardware, program: Program) -> Iterator[Wire]:
