@@ -17,7 +17,7 @@ from runner.engine.cluster.processes import runner_command
 from runner.errors import ClusterError, Interrupted, ResourceError
 from runner.plugin import pinned_references
 from runner.sweeps.frozen_job import Work, run_frozen_job
-from runner.sweeps.locks import sweep_is_running
+from runner.sweeps.locks import SWEEP_LOCK, is_held
 from runner.sweeps.outcome import ENDED, has_ended, last_ended, record_failure, recorded
 from runner.sweeps.plan import FROZEN_FILE, Plan, PlannedJob
 from runner.sweeps.progress import Progress
@@ -203,5 +203,5 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
 
 def _end_with_sweep(sweep_dir: Path) -> None:
     """End this process of the launcher if the sweep was killed, instead of waiting minutes for another job."""
-    if not sweep_is_running(sweep_dir):
+    if not is_held(sweep_dir / SWEEP_LOCK):
         os._exit(1)

@@ -81,17 +81,8 @@ def stop_at_end_of_sweep(directory: Path) -> None:
     threading.Thread(target=wait, name="end-of-sweep", daemon=True).start()
 
 
-def sweep_is_running(directory: Path) -> bool:
-    """Return whether a process holds the lock of the sweep."""
-    return _held(directory / SWEEP_LOCK)
-
-
-def job_is_running(directory: Path) -> bool:
-    """Return whether a process holds the lock of the job."""
-    return _held(directory / JOB_LOCK)
-
-
-def _held(path: Path) -> bool:
+def is_held(path: Path) -> bool:
+    """Return whether a process holds the lock of a sweep or of a job. path: the file of the lock."""
     if not path.exists():
         return False
     with _open(path) as lock:

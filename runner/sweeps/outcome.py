@@ -10,7 +10,7 @@ from runner.config.monitor import Monitor
 from runner.errors import DirectoryInUseError, Interrupted, RunnerError
 from runner.records.run_directory import SUMMARY_FILE, holds_run
 from runner.records.summary import SIMULATED, Failure, Summary, cpu_model, versions
-from runner.sweeps.locks import job_is_running
+from runner.sweeps.locks import JOB_LOCK, is_held
 from runner.sweeps.plan import PlannedJob, job_label
 from runner.tasks.base import MAX
 from runner.tracking.origin import ORIGIN_FILE, Origin
@@ -101,7 +101,7 @@ def _monitor(metric: str, direction: str) -> Monitor:
 def read_outcome(job: PlannedJob, sweep_dir: Path) -> Outcome:
     """Return the current outcome of a job. Raises DataError if its files are damaged."""
     directory = sweep_dir / job.directory
-    status, summary = (RUNNING, None) if job_is_running(directory) else recorded(directory)
+    status, summary = (RUNNING, None) if is_held(directory / JOB_LOCK) else recorded(directory)
     return Outcome(job.number, job.overrides, job.swept, status, summary, str(directory), _mlflow_run_id(directory))
 
 
