@@ -40,11 +40,6 @@ class TableFiles:
     def results(self) -> dict[str, RunResults]:
         return read_results(self.folder, self.table, self.configs)
 
-    @property
-    def sweep(self) -> Path:
-        """The directory of the sweep that runs the table, below the working directory."""
-        return Path("multirun", "table", self.path.stem).absolute()
-
     def seconds(self, results: Mapping[str, RunResults]) -> dict[str, float]:
         """Return run -> seconds of one seed: the longest measured time, or the estimate of ``runner table run``."""
         estimated = {run: each.seconds for run, each in read_estimates(self.folder, self.configs).items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from runner.commands.planned_sweep import PlannedSweep
-from runner.commands.table_files import TableFiles
+from runner.commands.table_files import TableFiles, current
 from runner.config.configuration import fix_machine_values, from_composed
 from runner.config.devices import found_gpus, require_devices
 from runner.config.hydra_app import Job, RunComposer, compose_launcher
@@ -25,7 +25,7 @@ from runner.sweeps.report import SweepRecord
 from runner.system.files import create_directory
 from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
-from runner.tables.cells import FAILS, HOLDS, state_of
+from runner.tables.cells import FAILS, HOLDS
 from runner.tables.checking import estimated_s
 from runner.tables.measured import (
     begun,
@@ -92,7 +92,8 @@ class TableSweep:
 
     @property
     def directory(self) -> Path:
-        return self.files.sweep
+        """The directory of the sweep, below the working directory."""
+        return Path("multirun", "table", self.files.path.stem).absolute()
 
     def run(self, runs: Sequence[str]) -> int:
         """Train the missing trials of the named runs and of the runs they are compared with; return the exit code.
@@ -289,12 +290,11 @@ class TableSweep:
     def _is_exported(self) -> bool:
         """Return whether the exported table in the directory of the sweep is up to date."""
         path = self.directory / "table.json"
-        state = state_of(self.files.table, self.files.results())
-        return path.exists() and path.read_text(encoding="utf-8") == FORMATS["json"](state)
+        return path.exists() and path.read_text(encoding="utf-8") == FORMATS["json"](current(self.files))
 
     def _exported(self) -> SweepRecord:
         """Write the table into the directory of the sweep; return the contents of the sweep's tracking record."""
-        state = state_of(self.files.table, self.files.results())
+        state = current(self.files)
         paths = []
         for form, ending in (("md", "md"), ("csv", "csv"), ("json", "json"), ("latex", "tex")):
             paths.append(self.directory / f"table.{ending}")
