@@ -43,7 +43,7 @@ def explain(config: Config) -> str:
 def explain_with_memory(config: Config, found: Found) -> tuple[str, list[ProcessMemory], list[GpuMemory]]:
     """Return the text of :func:`explain`, and the planned memory of each process and GPU. found: the local GPUs."""
     experiment = build(config)
-    planned = explanation.plans_of(experiment)
+    planned = experiment.plans()
     rows = layer_rows(experiment)
     on_host = memory.planned_memory(experiment, planned)
     on_gpus = memory.planned_gpu_memory(experiment, planned)

@@ -9,7 +9,6 @@ from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.compile.transfer_times import Transfer, transfers
 from runner.engine.graph import GPU
-from runner.engine.run.kernel_table import kernels_for
 from runner.kernels.gpu.discovery import Found
 from runner.system.text import mean_number, number, text_table
 from runner.training.comparison import predicted_step_s, verdict
@@ -36,11 +35,6 @@ def totals(rows: Sequence[LayerRow]) -> list[str]:
         f"multiply-adds/example   {number(sum(r.multiply_adds for r in rows))} (forward)",
         f"activations/example     {number(sum(r.activation_bytes for r in rows))} bytes (outputs of all layers)",
     ]
-
-
-def plans_of(experiment: Experiment) -> ProgramPlans:
-    """Return an object that makes the plans of an experiment when they are requested."""
-    return ProgramPlans(experiment.program, experiment.cluster, kernels_for(experiment.cluster.devices))
 
 
 def training_plans(experiment: Experiment, planned: ProgramPlans) -> dict[str, list[tuple[DevicePlan, float]]]:

@@ -12,7 +12,9 @@ from runner.config.schema import Config, spare_processes
 from runner.data.dataset import Facts
 from runner.engine.cluster.emulation import Emulation
 from runner.engine.compile.program import Program
+from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import Cluster, state_dtype
+from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.step_driver import StepDriver
 from runner.optimizers.base import Optimizer
 from runner.optimizers.schedules import Schedule
@@ -42,6 +44,10 @@ class Experiment:
     threads_per_worker: int
     emulation: Emulation | None
     placed: PlacedProgram | None = None
+
+    def plans(self) -> ProgramPlans:
+        """Return an object that makes the plans of the program when they are requested."""
+        return ProgramPlans(self.program, self.cluster, kernels_for(self.cluster.devices))
 
     @cached_property
     def optimizer(self) -> Optimizer:

@@ -9,7 +9,6 @@ from runner.engine.cluster.assignment import peer_of
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Program
 from runner.engine.compile.program_plans import ProgramPlans
-from runner.engine.run.kernel_table import kernels_for
 from runner.errors import ResourceError
 from runner.kernels.gpu.driver import GpuFacts
 from runner.system.machine import available_memory, process_room, usable_memory
@@ -84,8 +83,7 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
 
 def memory_of(experiment: Experiment) -> list[ProcessMemory]:
     """Plan all clients of an experiment, which takes time; return :func:`planned_memory`."""
-    kernels = kernels_for(experiment.cluster.devices)
-    return planned_memory(experiment, ProgramPlans(experiment.program, experiment.cluster, kernels))
+    return planned_memory(experiment, experiment.plans())
 
 
 def dataset_bytes(experiment: Experiment) -> int:
@@ -249,9 +247,7 @@ def require_gpu_memory(experiment: Experiment, gpus: Sequence[GpuFacts]) -> None
     sizes = [gpu.available_bytes for gpu in gpus if gpu.number in used]
     contexts = len(experiment.cluster.devices) * CONTEXT_BYTES
     if sizes and most_bytes(experiment) + contexts > min(sizes) // 2:
-        kernels = kernels_for(experiment.cluster.devices)
-        plans = ProgramPlans(experiment.program, experiment.cluster, kernels)
-        require_gpu_fit(planned_gpu_memory(experiment, plans), gpus)
+        require_gpu_fit(planned_gpu_memory(experiment, experiment.plans()), gpus)
 
 
 def require_gpu_fit(memory: Sequence[GpuMemory], gpus: Sequence[GpuFacts]) -> None:

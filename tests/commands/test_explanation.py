@@ -6,7 +6,7 @@ import pytest
 
 from runner import nn
 from runner.commands.explain import explain
-from runner.commands.explanation import Sent, plans_of, sent_text, training_plans
+from runner.commands.explanation import Sent, sent_text, training_plans
 from runner.config.schema import Config
 from runner.engine.compile.transfer_times import Transfer
 from runner.engine.graph import NetworkBuilder, Tensor
@@ -89,7 +89,7 @@ def test_sent_bytes_equal_those_of_the_plans() -> None:
     config = small_config("parallelism=sync_data", "parallelism.workers=2")
     experiment = build(config)
     text = explain(config)
-    plans = training_plans(experiment, plans_of(experiment))
+    plans = training_plans(experiment, experiment.plans())
     assert len(plans) == 2
     for ((plan, _),) in plans.values():
         assert plan.sent_bytes > 0

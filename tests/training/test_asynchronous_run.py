@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from runner.commands.explain import explain
-from runner.commands.explanation import plans_of, training_plans
+from runner.commands.explanation import training_plans
 from runner.config.outcome import outcome_hash
 from runner.engine.run.session import Session
 from runner.engine.run.step_driver import StepDriver
@@ -191,7 +191,7 @@ def test_explain_describes_a_step_of_overlapping_clients() -> None:
     assert "The table counts the average number of runs of each client" in text
     assert "one evaluation" not in text
     experiment = build(small_config(*ASYNC))
-    plans = training_plans(experiment, plans_of(experiment))
+    plans = training_plans(experiment, experiment.plans())
     assert len(plans) == 4
     for device, own in plans.items():
         each = [plan for plan, _ in own]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from runner.commands.explain import explain_with_memory
-from runner.commands.explanation import device_lines, plans_of
+from runner.commands.explanation import device_lines
 from runner.config.configuration import fix_machine_values
 from runner.config.launcher import SweepPlace
 from runner.config.schema import Config
@@ -63,7 +63,7 @@ def placed(found: Found, *overrides: str) -> Experiment:
 
 def plans(experiment: Experiment) -> dict[str, dict[str, DevicePlan]]:
     """Return the plans as dicts: client -> task of a device -> plan."""
-    planned = plans_of(experiment)
+    planned = experiment.plans()
     found = {name: planned.plans(client.signature) for name, client in experiment.program.clients.items()}
     return {name: {task_of(device): plan for device, plan in each.items()} for name, each in found.items()}
 
@@ -327,7 +327,7 @@ def test_on_the_cpu_collectives_cause_a_warning_only(caplog: pytest.LogCaptureFi
 def test_plans_without_nccl_also_sum_gradients() -> None:
     """The kernels of this test do not include NCCL. A cluster with collectives=none does not need NCCL."""
     experiment = summing(TWO, "cluster.collectives=none")
-    plans = plans_of(experiment).plans(experiment.program.clients["train"].signature)
+    plans = experiment.plans().plans(experiment.program.clients["train"].signature)
     assert all("all_reduce" in {each.op for each in plan.instructions} for plan in plans.values())
 
 

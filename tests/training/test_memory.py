@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from runner.cli import main
-from runner.commands.explanation import plans_of
 from runner.errors import ResourceError
 from runner.records.summary import Summary
 from runner.training import memory
@@ -33,12 +32,12 @@ SMALL_MACHINE = 100 << 20
 def planned(*overrides: str) -> dict[str, ProcessMemory]:
     """Return the planned memory of each process of a small run, by its name."""
     experiment = build(small_config(*overrides))
-    return {each.process: each for each in memory.planned_memory(experiment, plans_of(experiment))}
+    return {each.process: each for each in memory.planned_memory(experiment, experiment.plans())}
 
 
 def test_the_only_process_of_a_run_needs_all_its_memory() -> None:
     experiment = build(small_config())
-    plans = plans_of(experiment)
+    plans = experiment.plans()
     (found,) = memory.planned_memory(experiment, plans)
     values = 64 * 8 + 8 + 8 * 10 + 10
     every = [plans.plans(client.signature) for client in experiment.program.clients.values()]
@@ -170,7 +169,7 @@ def test_explain_refuses_runs_that_cannot_fit(folder: Path, capsys: Capture, mon
 @pytest.mark.usefixtures("gpu_kernels")
 def test_memory_of_devices_on_one_gpu_adds_up_and_is_not_host_memory() -> None:
     experiment = placed(machine(gpu(0), gpu(1)), *STRATEGIES["sync_data"], "cluster.gpus=[0,0,1]")
-    plans = plans_of(experiment)
+    plans = experiment.plans()
     first, second = memory.planned_gpu_memory(experiment, plans)
     assert (first.gpu, second.gpu) == (0, 1)
     assert len(first.devices) == 2
@@ -181,15 +180,15 @@ def test_memory_of_devices_on_one_gpu_adds_up_and_is_not_host_memory() -> None:
     assert (host.variables, host.step) == (0, 0)
     assert host.checkpoint > 0
     on_cpu = placed(NO_DRIVER, *STRATEGIES["sync_data"])
-    assert memory.planned_gpu_memory(on_cpu, plans_of(on_cpu)) == []
+    assert memory.planned_gpu_memory(on_cpu, on_cpu.plans()) == []
 
 
 @pytest.mark.usefixtures("gpu_kernels")
 def test_every_process_has_a_context_on_its_gpu() -> None:
     experiment = placed(machine(gpu()), *STRATEGIES["servers"], "cluster.one_process=false")
-    (found,) = memory.planned_gpu_memory(experiment, plans_of(experiment))
+    (found,) = memory.planned_gpu_memory(experiment, experiment.plans())
     assert found.processes == 3, "two workers, and the master, which plans"
-    processes = {each.process: each for each in memory.planned_memory(experiment, plans_of(experiment))}
+    processes = {each.process: each for each in memory.planned_memory(experiment, experiment.plans())}
     assert processes["worker-0"].variables == 0
     assert processes["ps-0"].variables > 0
 
