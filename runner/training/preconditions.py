@@ -49,20 +49,15 @@ def require_data_on_workers(experiment: Experiment) -> None:
 
 
 def notes_on_resume(config: Config, run_dir: Path) -> list[str]:
-    """Return notes on changes since the last start of a run; raise ConfigError or DataError for forbidden changes."""
-    notes = [*require_same_plugins(run_dir), *require_same_data(config, run_dir)]
-    return [*notes, *changed_machine_values(config, run_dir)]
+    """Return notes on changes since the last start of a run.
 
-
-def require_same_plugins(run_dir: Path) -> list[str]:
-    """Raise ConfigError if a plugin changed since the last start of the run.
-
-    Returns notes on plugins that only the last start used or only this start uses.
+    Raises ConfigError if a plugin changed, and the errors of :func:`require_same_data`.
     """
     recorded = read_plugins(run_dir)
     if changed := list(changed_plugins(recorded or {})):
         raise ConfigError(f"resume={run_dir}: {'; '.join(map(str, changed))}. Start a new run, or restore the plugin")
-    return list(plugin_notes(recorded))
+    notes = [*plugin_notes(recorded), *require_same_data(config, run_dir)]
+    return [*notes, *changed_machine_values(config, run_dir)]
 
 
 def require_same_data(config: Config, run_dir: Path) -> list[str]:
