@@ -20,7 +20,6 @@ from runner.system.redaction import redact
 
 
 def sweep_directory(jobs: Sequence[Job]) -> Path:
-    """Return the directory of the sweep of these jobs."""
     assert jobs[0].sweep is not None
     return jobs[0].sweep.directory
 

@@ -70,7 +70,6 @@ class Plan:
 
     @property
     def grid(self) -> list[PlannedJob]:
-        """The jobs of the current grid."""
         return [job for job in self.jobs if job.in_grid]
 
     @property
@@ -129,6 +128,5 @@ def _start_command(directory: Path) -> str:
 
 
 def job_label(number: int, swept: Mapping[str, str]) -> str:
-    """Return the name of a job in messages."""
     text = ", ".join(redact_overrides(f"{key}={value}" for key, value in swept.items()))
     return f"job {number}" + (f" ({text})" if text else "")

@@ -39,7 +39,6 @@ class SweepTable:
         return text_table(self.headers, self._shown(), ruled=True)
 
     def markdown(self) -> str:
-        """Return the table in GitHub-flavoured Markdown."""
         return markdown_table(self.headers, self._exact())
 
     def csv(self) -> str:

@@ -184,7 +184,6 @@ def _variable_bytes(program: Program) -> int:
 
 
 def gib(count: int) -> str:
-    """Return a number of bytes as text in GiB."""
     return f"{count / 2**30:,.2f} GiB"
 
 

@@ -62,5 +62,4 @@ class RestartBudget:
 
 
 def steps_text(steps: range) -> str:
-    """Return the steps of a series as text."""
     return f"step {steps[0]}" if len(steps) == 1 else f"one of the steps {steps[0]} to {steps[-1]}"

@@ -169,7 +169,6 @@ class DomainSession:
         restore(self.session, weights)
 
     def scores(self) -> Scores:
-        """Return the scores on the test split of the target."""
         task = self.config.task
         return evaluate(self.session, task, batches=self.test_batches, classes=self.classes, split=TEST)
 
