@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
 from typing import Any, Self
@@ -29,33 +30,23 @@ WITH_SWEEP = "--with-sweep"  # command-line option that makes a job end when the
 JOB_LOG = "job.log"  # the file with the output of a job in a separate process
 
 
+@dataclass
 class PlannedSweep:
     """A sweep whose lock the caller holds. Leaving the context, even by an error, reports on the sweep.
 
-    plan: may be replaced by a plan with more jobs. record: as in :func:`~runner.sweeps.report.report_plan`. exit_code:
-    the exit code of the whole sweep, set at the exit of the context.
+    plan: may be replaced by a plan with more jobs. debug: print the traceback of a job that fails. show: print the
+    table of results. ended: called after one or more jobs have ended, in another thread if jobs run in other processes.
+    record: as in :func:`~runner.sweeps.report.report_plan`. exit_code: the exit code of the whole sweep, set at the
+    exit of the context.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        sweep_dir: Path,
-        *,
-        debug: bool = False,
-        show: bool = True,
-        ended: Callable[[], None] = lambda: None,
-    ) -> None:
-        """debug: print the traceback of a job that fails. show: print the table of results.
-
-        ended: called after one or more jobs have ended, in another thread if jobs run in other processes.
-        """
-        self.plan = plan
-        self.exit_code = 0
-        self.record: SweepRecord | None = None
-        self.directory = sweep_dir
-        self._debug = debug
-        self._show = show
-        self._ended = ended
+    plan: Plan
+    directory: Path
+    debug: bool = False
+    show: bool = True
+    ended: Callable[[], None] = lambda: None
+    record: SweepRecord | None = None
+    exit_code: int = 0
 
     def run(self, jobs: Sequence[PlannedJob], earlier: int = 0, later: int | None = 0) -> None:
         """Run the jobs that have a frozen configuration. Jobs without one had an invalid configuration.
@@ -70,8 +61,8 @@ class PlannedSweep:
         while remaining:
             before = {job.number: last_ended(self.directory / job.directory) for job in remaining}
             done = earlier + len(frozen) - len(remaining)
-            progress = Progress(remaining, self.directory, before, done, later, self._ended)
-            failure = _launch(self.plan, self.directory, remaining, progress, self._debug)
+            progress = Progress(remaining, self.directory, before, done, later, self.ended)
+            failure = _launch(self.plan, self.directory, remaining, progress, self.debug)
             undone = [job for job in remaining if not has_ended(self.directory / job.directory, before[job.number])]
             if undone and (failure is None or len(undone) == len(remaining)):
                 again = self.plan.again or f"runner sweep resume {shlex.quote(str(self.directory))}"
@@ -88,7 +79,7 @@ class PlannedSweep:
         """Report on the sweep. Raises Interrupted if a job in this process was interrupted."""
         interrupted = isinstance(error, KeyboardInterrupt | ResourceError)
         self.exit_code = report_plan(
-            self.plan, self.directory, interrupted=interrupted, show=self._show, record=self.record
+            self.plan, self.directory, interrupted=interrupted, show=self.show, record=self.record
         )
         if isinstance(error, KeyboardInterrupt) and isinstance(error.__cause__, Interrupted):
             raise error.__cause__ from None
