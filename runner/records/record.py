@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +76,6 @@ def description(summary: Summary, what: str) -> str:
 
 STALENESS = "staleness"
 """Key, in ``StepDriver.record``, of the counts of pushes: for each parameter server, staleness -> number of pushes."""
-
-
-@dataclass
-class Results:
-    """Metrics of a whole run, with the meanings of the fields of :class:`~runner.records.summary.Summary`."""
-
-    final: dict[str, float] = field(default_factory=dict)
-    best: dict[str, float] = field(default_factory=dict)
-    headline: dict[str, float] = field(default_factory=dict)
-    evaluations: int = 0
 
 
 class Record:
@@ -186,26 +176,25 @@ class Record:
             if path.exists():
                 self._tracker.log_artifact(path)
 
-    def results(self, best_step: int | None, smallest: Callable[[str], bool]) -> Results:
-        """Return the results of the whole run.
+    def results(self, summary: Summary, best_step: int | None, smallest: Callable[[str], bool]) -> Summary:
+        """Return the summary with the metrics of the whole run.
 
         best_step: step of the best checkpoint, None if there is none. smallest: function that returns whether low
         values of a metric, named without its split, are better.
         """
-        found, evaluated = Results(), set[int]()
+        final, best, headline, evaluated = dict[str, float](), dict[str, float](), dict[str, float](), set[int]()
         for record in read_metrics(self._directory.metrics_jsonl):
-            found.final.update(record.values)
+            final.update(record.values)
             scores = {name: value for name, value in record.values.items() if name.startswith(_SCORED)}
             # An evaluation that a resumed run repeats has the same step as before, so it is counted once.
             evaluated.update(record.step for name in scores if name.startswith(_EVALUATED))
             if best_step is None or record.step == best_step:
-                found.headline.update(scores)
+                headline.update(scores)
             for name, value in scores.items():
                 if name.startswith(_EVALUATED):
                     pick = min if smallest(name.partition("/")[2]) else max
-                    found.best[name] = pick(found.best.get(name, value), value)
-        found.evaluations = len(evaluated)
-        return found
+                    best[name] = pick(best.get(name, value), value)
+        return replace(summary, final=final, best=best, headline=headline, evaluations=len(evaluated))
 
     def training_losses(self) -> list[float]:
         """Return every logged training loss of the whole run, in order."""

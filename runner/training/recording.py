@@ -117,7 +117,7 @@ def with_results(
         dropped_shares, dropped_examples = dropped_by_worker(directory.decisions_jsonl(race.decisions))
     step, monitor = progress.metric.best_step, monitor_of(config)
     kept = step if keeps_best(config) else None
-    results = record.results(kept, lambda metric: config.task.direction(metric) == MIN)
+    summary = record.results(summary, kept, lambda metric: config.task.direction(metric) == MIN)
     monitored = {} if kept is None or progress.metric.best is None else {monitor.metric: progress.metric.best}
     batch_size, busy = config.train.batch_size, sum(progress.step_seconds)
     return dataclasses.replace(
@@ -128,10 +128,7 @@ def with_results(
         wall_seconds=seconds,
         step_time_s=step_time(progress.step_seconds),
         examples_per_s=len(progress.step_seconds) * batch_size / busy if busy else None,
-        final=results.final,
-        best=results.best,
-        evaluations=results.evaluations,
-        headline=results.headline | monitored,
+        headline=summary.headline | monitored,
         stopped=progress.stopped,
         monitor=monitor.metric,
         direction=MAX if monitor.highest else MIN,

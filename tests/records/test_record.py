@@ -117,7 +117,7 @@ def test_results_are_last_best_and_kept_values(directory: RunDirectory, best_ste
         record.metrics(step, {"test/loss": loss, "test/accuracy": accuracy, "perf/step_time_s": loss})
     record.metrics(3, {"train/loss": 0.1})
     record.metrics(2, {"test/loss": 0.3, "test/accuracy": 0.7})
-    found = record.results(best_step, lambda metric: metric == "loss")
+    found = record.results(FAILED_RUN, best_step, lambda metric: metric == "loss")
     record.close("finished")
     assert found.final == {"train/loss": 0.1, "test/loss": 0.3, "test/accuracy": 0.7, "perf/step_time_s": 0.3}
     assert found.best == {"test/loss": 0.2, "test/accuracy": 0.9}
