@@ -25,7 +25,7 @@ from runner.tables.table import BENCHMARK, COMPUTED, COUNT, SIMULATED, Table
 from runner.training.build import build
 from runner.training.experiment import Experiment
 from runner.training.first_steps import first_steps
-from runner.training.memory import gib, memory_of
+from runner.training.memory import gib, planned_memory
 
 CURRENT, UNCHECKED, STALE, REFUSED = "current", "unchecked", "stale", "refused"
 """States of a run.
@@ -78,7 +78,7 @@ def _require_memory(experiment: Experiment, memory_gib: float | None) -> str:
     Raises ResourceError if the run without its dataset needs more than ``memory_gib`` or, if that is None, more memory
     than this machine has. A run whose dataset does not fit is not refused, because the check uses synthetic data.
     """
-    processes = memory_of(experiment)
+    processes = planned_memory(experiment, experiment.plans())
     data = sum(process.data for process in processes)
     needed = sum(process.total for process in processes) - data
     room = usable_memory() if memory_gib is None else int(memory_gib * 2**30)

@@ -81,11 +81,6 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
     return [*found.values(), *(ProcessMemory(f"spare-{number}", data=data) for number in range(experiment.spares))]
 
 
-def memory_of(experiment: Experiment) -> list[ProcessMemory]:
-    """Plan all clients of an experiment, which takes time; return :func:`planned_memory`."""
-    return planned_memory(experiment, experiment.plans())
-
-
 def dataset_bytes(experiment: Experiment) -> int:
     """Return the bytes of train and test split: 1 byte per element of x and 8 bytes per element of other fields.
 
@@ -119,7 +114,7 @@ def require_memory(experiment: Experiment) -> None:
     """
     room = process_room()
     if most_bytes(experiment) > (usable_memory() if room is None else min(usable_memory(), room)) // 2:
-        memory = memory_of(experiment)
+        memory = planned_memory(experiment, experiment.plans())
         require_fit(memory, usable_memory(), process_room())
         if sum(each.total for each in memory) > available_memory():
             log.warning("%s", fit_text(memory, usable_memory(), available_memory()))
