@@ -50,7 +50,7 @@ class Portions:
             portion: int | None = self._waiting[worker].popleft()
         else:
             fullest = max(self._waiting, key=len)
-            portion = fullest.pop() if fullest else min(self._busy, key=self._busy.__getitem__, default=None)
+            portion = fullest.pop() if fullest else self._again()
         if portion is not None:
             self._busy[portion] = self._busy.get(portion, 0) + 1
         return portion
@@ -62,6 +62,9 @@ class Portions:
         self._left.remove(portion)
         del self._busy[portion]
         return True
+
+    def _again(self) -> int | None:
+        return min(self._busy, key=self._busy.__getitem__, default=None)
 
 
 @dataclass(frozen=True)
