@@ -134,12 +134,6 @@ class Mailbox:
         """Store tensors, ignore a hello or a welcome, and return any other message as a request."""
         match received.message:
             case messages.TensorsReady() as message:
-                for key in message.keys:
-                    if self._arrivals.expects(message.plan, key):
-                        raise SecurityError(
-                            f"tensor {printable(key)} of plan {printable(message.plan)} from {received.source}: "
-                            "expected its bytes, because the processes share no memory"
-                        )
                 self._store(received, message)
             case messages.TensorsPart():
                 if (ready := self._arrivals.add(received)) is not None:
@@ -217,6 +211,8 @@ class Mailbox:
                 wrong = "no loaded plan receives this tensor"
             elif received.source != sender:
                 wrong = f"expected the tensor from {sender}"
+            elif isinstance(received.message, messages.TensorsReady) and self._arrivals.expects(message.plan, key):
+                wrong = "expected its bytes, because the processes share no memory"
             elif transfer in self._tensors:
                 wrong = "the previous tensor has not been used yet"
             elif (left := message.due - self.clock()) > messages.LONGEST_WAIT_S:

@@ -7,6 +7,7 @@ traffic, whichever is longer.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from runner.engine.compile.cost import RESIDENT, Seconds
 from runner.engine.compile.passes.transfers import TRANSFERS
@@ -74,9 +75,8 @@ class Costs:
     profile: None for the roofline model alone. threads: kernel threads of the process. data: name of the dataset, as
     in the profile. remote: whether the devices are separate processes, so that sends and receives are messages.
     queued: whether all messages are messages of ZeroMQ. groups: device -> keys of the transfers in each message (see
-    ``tensor_messages``); None if each transfer is one message, as with doorbells and on described hardware. joined:
-    keys of all transfers but the last of each message, at which the message is sent and received. origins: origin (see
-    ``profile.ORIGINS``) -> seconds of all estimates so far.
+    ``tensor_messages``); None if each transfer is one message, as with doorbells and on described hardware. origins:
+    origin (see ``profile.ORIGINS``) -> seconds of all estimates so far.
     """
 
     kind: DeviceKind
@@ -86,7 +86,6 @@ class Costs:
     remote: bool = True
     queued: bool = False
     groups: Mapping[str, Sequence[tuple[str, ...]]] | None = None
-    joined: Collection[str] = ()
     origins: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -107,8 +106,12 @@ class Costs:
             device: tensor_messages(plan, deferred=client.deferred, shares_memory=lambda _: not self.queued)
             for device, plan in plans.items()
         }
-        joined = {key for each in groups.values() for keys in each for key in keys[:-1]}
-        return replace(self, queued=True, groups=groups, joined=joined)
+        return replace(self, queued=True, groups=groups)
+
+    @cached_property
+    def _earlier(self) -> Collection[str]:
+        """Keys of all transfers but the last of each message, at which the message is sent and received."""
+        return {key for groups in (self.groups or {}).values() for keys in groups for key in keys[:-1]}
 
     def seconds(self, plan: DevicePlan, instruction: Instruction) -> float:
         """Return the seconds of an instruction, and add them to the seconds of their origin."""
@@ -134,7 +137,7 @@ class Costs:
 
     def _message_s(self, plan: DevicePlan, instruction: Instruction, messages: MessageCosts) -> float:
         """Return the seconds that a thread spends on a message; a sent tensor outside a wire is copied into one."""
-        is_last = instruction.attributes["key"] not in self.joined
+        is_last = instruction.attributes["key"] not in self._earlier
         if instruction.op == "recv":
             return 1e-6 * messages.receive if is_last else 0.0
         (slot,) = instruction.inputs

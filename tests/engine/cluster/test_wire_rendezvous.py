@@ -135,7 +135,9 @@ def test_a_notice_without_bytes_is_refused_between_workers_without_common_memory
     with private_directory() as directory:
         wire = Wire(directory, copies=True)
         wire.send(TensorsReady("plan", 0, (KEY,)))
-        with pytest.raises(SecurityError, match=r"tensor x:0->.* of plan plan from worker-0: expected its bytes"):
+        with pytest.raises(
+            SecurityError, match=r"tensor x:0->.* of plan plan, step 0 from worker-0: expected its bytes"
+        ):
             wire.receiver.receive(0, KEY, WORKER_0)
 
 
