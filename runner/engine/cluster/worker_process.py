@@ -26,7 +26,7 @@ from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.heartbeat import HeartbeatThread, Progress
 from runner.engine.cluster.transport.private_directory import own_address
 from runner.engine.cluster.transport.ticket import Ticket, read_ticket
-from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
+from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint, is_sending
 from runner.engine.cluster.transport.zmq_sockets import open_context
 from runner.engine.cluster.worker import SourceMaker, Worker
 from runner.engine.run.kernel_table import load_kernels
@@ -124,8 +124,9 @@ def _joined(master: str, ticket: Ticket, facts: Mapping[str, str], interrupts: "
 class Interrupts:
     """A handler of SIGINT that raises KeyboardInterrupt and remembers the signal.
 
-    Python only prints an exception that is raised while it runs a finalizer. The main loop calls :meth:`check`, so that
-    such a signal ends the process too.
+    Python only prints an exception that is raised while it runs a finalizer. While a message is sent, no exception is
+    raised, because the next message, which reports the reason to the master, would have the number of the interrupted
+    one. The main loop calls :meth:`check`, so that such signals end the process too.
     """
 
     def __init__(self) -> None:
@@ -141,7 +142,8 @@ class Interrupts:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         self._noted = True
-        raise KeyboardInterrupt
+        if not is_sending(frame):
+            raise KeyboardInterrupt
 
 
 def _wait_for_replacement(joined: _Joined, preparation: Preparation) -> Ticket | None:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from traceback import walk_stack
+from types import FrameType
 
 import zmq
 
@@ -189,6 +191,11 @@ class Outbox:
                     f"of the run has written, and see whether {peer} has ended"
                 )
         raise ClusterError(f"{own} cannot reach {peer} on {address}: no answer within {limit_s:g} s")
+
+
+def is_sending(frame: FrameType | None) -> bool:
+    """Return whether ``frame``, which a signal has interrupted, belongs to the sending of a message."""
+    return any(called.f_code is Outbox._queue.__code__ for called, _ in walk_stack(frame))
 
 
 def _connect(socket: Socket, address: str, limit_ms: int, *, has_keys: bool) -> int | None:

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from socket import AF_UNIX
 from socket import socket as unix_socket
+from typing import Any
 
 import pytest
 import zmq
@@ -17,11 +19,12 @@ from runner.engine.cluster.transport import zmq_endpoint, zmq_sockets
 from runner.engine.cluster.transport.admission import Drop
 from runner.engine.cluster.transport.encoding import MAX_DOCUMENT_BYTES, encode_header
 from runner.engine.cluster.transport.endpoint import Identity, Keys, Limits, Received
-from runner.engine.cluster.transport.messages import FRAME_BYTES, Done, Hello, Load, Loaded, Shutdown, Welcome
+from runner.engine.cluster.transport.messages import FRAME_BYTES, Done, Failed, Hello, Load, Loaded, Shutdown, Welcome
 from runner.engine.cluster.transport.private_directory import inbox_address
 from runner.engine.cluster.transport.ticket import new_keys
 from runner.engine.cluster.transport.zmq_endpoint import Outbox, ZmqEndpoint
 from runner.engine.cluster.transport.zmq_sockets import Context, configure_inbox, configure_outbox, open_context
+from runner.engine.cluster.worker_process import Interrupts
 from runner.errors import ClusterError, ResourceError, SecurityError
 from tests.engine.cluster.transport.conftest import LIMITS, SOON_S, identity, next_of
 
@@ -72,6 +75,34 @@ def test_messages_both_ways(master: ZmqEndpoint, worker: ZmqEndpoint, worker_add
     assert set(bytes(received.frames[0])) == {ord("a")}, "the sender may reuse its memory immediately"
     worker.send("master-0", Done("train", 0, {"step_s": 0.5}))
     assert next_of(master) == Received("worker-0", Done("train", 0, {"step_s": 0.5}))
+
+
+def test_ctrl_c_while_a_message_is_sent_is_raised_later(
+    master: ZmqEndpoint, worker: ZmqEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next message, which reports Ctrl-C, has the same number and is dropped as a duplicate."""
+    send_multipart = zmq.Socket.send_multipart
+
+    def send_and_interrupt(*given: Any, **options: Any) -> None:
+        send_multipart(*given, **options)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    worker.connect("master-0", master.address)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        interrupts = Interrupts()
+        monkeypatch.setattr(zmq.Socket, "send_multipart", send_and_interrupt)
+        worker.send("master-0", Loaded("train"))
+        monkeypatch.undo()
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.check()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    worker.send("master-0", Failed("KeyboardInterrupt", "Ctrl-C"))
+    expected = [Hello("worker", 0, os.getpid(), token=""), Loaded("train"), Failed("KeyboardInterrupt", "Ctrl-C")]
+    assert [next_of(master).message for _ in expected] == expected
 
 
 def test_receive_times_out(master: ZmqEndpoint) -> None:
