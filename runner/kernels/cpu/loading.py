@@ -63,6 +63,7 @@ def register_machine_code(registry: Registry) -> tuple[str, str]:
     from runner.kernels.cpu.machine_code import (
         classification,
         compiler,
+        copies,
         doorbells,
         elementwise,
         indexing,
@@ -75,7 +76,7 @@ def register_machine_code(registry: Registry) -> tuple[str, str]:
 
     registry.join = compiler.join
     registry.doorbells = doorbells.DOORBELLS if doorbells.is_supported() else None
-    for family in (elementwise, classification, sums, indexing, pooling, products, recurrent, winograd):
+    for family in (elementwise, copies, classification, sums, indexing, pooling, products, recurrent, winograd):
         family.register(registry)
     return version, ""
 

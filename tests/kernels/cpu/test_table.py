@@ -1,7 +1,7 @@
 """Every fast CPU kernel agrees with the float64 reference in all dtypes and layouts, and with outputs in place.
 
-Element-wise programs are tested in ``test_elementwise.py``, conversions of layouts in ``onednn/test_values.py``. The
-values here are finite, because fast kernels may spread NaN further than the reference does.
+Element-wise programs are tested in ``test_elementwise.py``, conversions of layouts in ``onednn/test_values.py``, copies
+in ``test_copies.py``. The values here are finite, because fast kernels may spread NaN further than the reference does.
 """
 
 from collections.abc import Iterable

@@ -4,6 +4,7 @@ Read in this order:
 
 * ``compiler``: compilation for this CPU, and the loop over calls. ``instructions``: LLVM instructions.
 * ``loops``: element-wise programs as loops. ``elementwise``: kernels with these loops. ``threads``: parallel loops.
+* ``copies``: copies of tensors.
 * ``rows``: kernels that process rows. ``classification``: cross-entropies. ``indexing``: sums by index.
 * ``sums``: sums over axes.
 * ``pooling``: max pooling. ``products``: matrix products fused with the element-wise programs that read them.
