@@ -159,7 +159,7 @@ class DeviceCall:
 
 PythonCall = Callable[[], None]
 Bound = NativeCall | Sequence[NativeCall] | PythonCall | DeviceCall
-"""The work of one node in a step: one or more machine-code calls in order, a Python function, or a device call."""
+"""The work of one node in a step: machine-code calls in order, a Python function, or a device call."""
 
 
 Arrange = Callable[[Attributes, Specs, Specs, Offers], Arrangement | None]

@@ -182,7 +182,7 @@ class HostPlatform:
     def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
         """Join machine-code calls into one. Only calls that wait may precede a call that waits."""
         parts = [(owner, part) for owner, work in enumerate(works) for part in native_calls(work.call)]
-        owners, calls = zip(*parts, strict=True)
+        owners, calls = tuple(owner for owner, _ in parts), [call for _, call in parts]
         call = self._join(calls)
         if retries := [each.retry for each in calls if each.retry is not None]:
             call = _repeated(call, retries)

@@ -33,9 +33,9 @@ class WireRendezvous:
 
     writer: writes this process's arena. readers: peer -> reader of the peer's arena, or of a copy if the peer does not
     share memory with this process. specs: key -> shape and dtype, for all received values. receivers: peers to which
-    this process sends. messages: the keys of the transfers in each message. registry: provides and joins the native
-    calls of doorbells. links: emulated links, or None. spins: number of times that a wait reads a doorbell before it
-    sleeps.
+    this process sends. messages: the keys of the transfers in each message. awaited: keys of transfers without bells
+    that arrive before a run begins, as in deferred clients. registry: provides and joins the native calls of doorbells.
+    links: emulated links, or None. spins: number of times that a wait reads a doorbell before it sleeps.
 
     A transfer with a bell in the sender's arena sends no message. The sender writes the number of the plan's current
     run, which both processes count, into the bell. The upper half of the number is the epoch, so that no bell of an
@@ -50,6 +50,7 @@ class WireRendezvous:
     specs: Mapping[str, TensorSpec]
     receivers: Collection[str]
     messages: Collection[tuple[str, ...]]
+    awaited: Collection[str]
     registry: Registry
     links: Links | None = None
     spins: int = 0
@@ -77,11 +78,14 @@ class WireRendezvous:
         """Begin the next run of the plan. first: whether all devices have finished the previous run.
 
         If they have not, waits until all receivers have read the values of that run, which the next run overwrites.
+        Takes the awaited tensors.
         """
         self._step = step
         if not first:
             self._wait_for_receivers()
         self._number[0] += 1
+        for key in self.awaited:
+            self.mailbox.take(self.plan, step, key)
 
     def finish(self) -> None:
         """Announce that this device no longer reads values of the current run, so that senders may begin the next."""
@@ -98,7 +102,7 @@ class WireRendezvous:
     def send(self, step: int, key: str, destination: str, value: Array) -> None:
         """Copy the value to the arena unless it was computed there; ring, or send the message after its last tensor."""
         self.writer.put(sent_tensor(key), value)
-        if self._called(key, lambda: self.ring(key)) or key not in self._ended_by:
+        if self._called(key, lambda: self.ring(key)):
             return
         peer, keys = peer_of(destination), self._ended_by[key]
         due = 0.0 if self.links is None else self.links.due(peer, sum(self._bytes(each).nbytes for each in keys))
@@ -117,15 +121,24 @@ class WireRendezvous:
             self.mailbox.take(self.plan, step, key)
         return self.readers[peer_of(source)].read(sent_tensor(key), self.specs[key].dtype, self.specs[key].shape)
 
-    def ring(self, key: str) -> NativeCall | None:
-        """Return the call that rings the bell of a transfer in this process's arena; None if there is no bell."""
-        return self._ring(bell_key(key)) if bell_key(key) in self.writer.spec.sizes else None
+    def ring(self, key: str) -> Sequence[NativeCall] | None:
+        """Return the call that rings the bell of a transfer in this process's arena.
 
-    def arrival(self, key: str, source: str) -> NativeCall | None:
-        """Return the call that waits for the bell of a transfer in the sender's arena; None if there is no bell."""
+        Without a bell, returns no calls for a tensor that leaves in the message of a later one, and None for others.
+        """
+        if bell_key(key) in self.writer.spec.sizes:
+            return [self._ring(bell_key(key))]
+        return None if key in self._ended_by else []
+
+    def arrival(self, key: str, source: str) -> Sequence[NativeCall] | None:
+        """Return the call that waits for the bell of a transfer in the sender's arena.
+
+        Without a bell, returns no calls for a tensor that :meth:`begin` takes, and None for others.
+        """
         sender = peer_of(source)
-        has_bell = bell_key(key) in self.readers[sender].spec.sizes
-        return self._wait(bell_key(key), sender, f"tensor {key!r}") if has_bell else None
+        if bell_key(key) in self.readers[sender].spec.sizes:
+            return [self._wait(bell_key(key), sender, f"tensor {key!r}")]
+        return [] if key in self.awaited else None
 
     @property
     def _doorbells(self) -> Doorbells:
@@ -145,11 +158,11 @@ class WireRendezvous:
     def _join(self, calls: Sequence[NativeCall]) -> Callable[[], object]:
         return self._platform.join([Work(call, (), ()) for call in calls]).call
 
-    def _called(self, key: str, bound: Callable[[], NativeCall | None]) -> bool:
-        """Make the native call of a transfer, returned by ``bound`` on first use; return False if there is no call."""
+    def _called(self, key: str, bound: Callable[[], Sequence[NativeCall] | None]) -> bool:
+        """Make the native calls of a transfer, returned by ``bound`` on first use; return False if they are None."""
         if key not in self._calls:
             native = bound()
-            self._calls[key] = None if native is None else self._join([native])
+            self._calls[key] = None if native is None else self._join(native)
         call = self._calls[key]
         if call is not None:
             call()

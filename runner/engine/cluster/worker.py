@@ -268,7 +268,11 @@ class Worker:
         writer = ArenaWriter(assignment.arenas[own_name])
         specs, targets = recv_specs(assignment.plan), sorted(receivers(assignment.plan))
         sent = sent_messages(assignment, emulated=self._links is not None)
-        given = (plan, self.endpoint, self.mailbox, writer, readers, specs, targets, sent, self.registry)
+        arena_keys = {key for reader in readers.values() for key in reader.spec.sizes}
+        received = {key: peer for key, peer in senders(assignment.plan).items() if bell_key(key) not in arena_keys}
+        # Booleans are checked when they are read.
+        awaited = [key for key in received if assignment.deferred and specs[key].dtype != "bool"]
+        given = (plan, self.endpoint, self.mailbox, writer, readers, specs, targets, sent, awaited, self.registry)
         rendezvous = WireRendezvous(*given, self._links, self.spins)
         wires = wires_of(self._variables.platform, rendezvous)
         executor = DeviceExecutor(
@@ -276,8 +280,6 @@ class Worker:
         )
         shared = SharedReading(self._source, {assignment.device: assignment.inputs})
         inputs = ReadAhead(executor, partial(shared.read, assignment.device))
-        arena_keys = {key for reader in readers.values() for key in reader.spec.sizes}
-        received = {key: peer for key, peer in senders(assignment.plan).items() if bell_key(key) not in arena_keys}
         sources = received | dict.fromkeys(feed_sizes(assignment.plan, assignment.inputs), messages.MASTER)
         copied = {key: readers[owner] for key, owner in sources.items() if readers[owner].spec.is_copy}
         self.mailbox.expect(plan, received | {key: sources[key] for key in copied}, copied)

@@ -7,7 +7,7 @@ from runner.engine.compile.plan import DevicePlan, Instruction, Place, Slot
 from runner.engine.graph import DeviceName
 from runner.engine.run.storage import VariableStore
 from runner.engine.run.wires import Receive, Wires
-from runner.kernels.contract import Bound, Buffers, NativeCall, Operand
+from runner.kernels.contract import Bound, Buffers, Operand
 from runner.kernels.memory import Bytes
 from runner.kernels.platform import Work
 from runner.kernels.registry import Registry
@@ -63,10 +63,12 @@ class Binding:
                 return self.variables.platform.copier(self._variable(instruction), inputs[0].data)
             case "send":
                 send = self.wires.sender(attributes["key"], attributes["destination"], inputs[0])
-                return send if isinstance(send, NativeCall) else (lambda: send(self.step()))
+                return (lambda: send(self.step())) if callable(send) else send
             case "recv":
                 receive = self.receiver(instruction)
-                return receive.native or (lambda: receive.take(receive.wait(self.step())))
+                if receive.native is not None:
+                    return receive.native
+                return lambda: receive.take(receive.wait(self.step()))
         device_type = DeviceName.parse(self.plan.device).type or ""
         kernel = self.registry.find(instruction.op, device_type, instruction.library)
         buffers = Buffers(inputs, self._at(instruction.outputs), scratch)

@@ -13,7 +13,7 @@ from runner.engine.run.binding import Binding
 from runner.engine.run.recording import COMPUTE, RECEIVE, SEND, WAIT, PlanRun, Recorder
 from runner.engine.run.storage import allocate
 from runner.errors import NumericError
-from runner.kernels.contract import NativeCall
+from runner.kernels.contract import native_calls
 from runner.kernels.memory import Bytes
 from runner.kernels.platform import Platform, Work
 
@@ -25,9 +25,9 @@ class CallGroup:
     """One call: consecutive instructions that the platform has fused, or the function of a single instruction.
 
     A part is one of the calls that were fused into the group. call: returns 0 or None on success, and
-    ``((1 + part) << 16) | status`` if a part failed.
-    instructions: for each part, the position of its instruction in the plan. reason: (part, status) -> message.
-    late: returns, in the same form, the code of a failure that occurred after ``call`` had returned.
+    ``((1 + part) << 16) | status`` if a part failed. instructions: for each part, the position of its instruction in
+    the plan; without parts, the position of the first instruction. reason: (part, status) -> message. late: returns, in
+    the same form, the code of a failure that occurred after ``call`` had returned.
     """
 
     call: Call
@@ -53,7 +53,7 @@ def join_calls(platform: Platform, works: Sequence[Work]) -> list[CallGroup]:
 
 
 def _waits(work: Work) -> bool:
-    return isinstance(work.call, NativeCall) and work.call.retry is not None
+    return any(call.retry is not None for call in native_calls(work.call))
 
 
 def separate_calls(platform: Platform, works: Sequence[Work]) -> list[CallGroup]:
@@ -66,7 +66,7 @@ def _call_group(platform: Platform, works: Sequence[tuple[int, Work]], *, once: 
     if callable(work.call):
         return CallGroup(work.call, (first,))
     together = platform.join([each for _, each in works], once=once)
-    positions = tuple(works[owner][0] for owner in together.owners)
+    positions = tuple(works[owner][0] for owner in together.owners) or (first,)
     return CallGroup(together.call, positions, together.reason, together.late)
 
 

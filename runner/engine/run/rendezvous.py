@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,12 +39,12 @@ class Rendezvous(Protocol):
     def receive(self, step: int, key: str, source: str) -> Array:
         """Wait for a value; raises ClusterError if the time limit passes or a peer has failed."""
 
-    def ring(self, key: str) -> NativeCall | None:
-        """Return a call with the effect of :meth:`send` for a value in its :meth:`outgoing` memory, or None."""
+    def ring(self, key: str) -> Sequence[NativeCall] | None:
+        """Return calls with the effect of :meth:`send` for a value in its :meth:`outgoing` memory, or None."""
         return None
 
-    def arrival(self, key: str, source: str) -> NativeCall | None:
-        """Return a call with the effect of :meth:`receive` for the value of the current step, or None."""
+    def arrival(self, key: str, source: str) -> Sequence[NativeCall] | None:
+        """Return calls with the effect of :meth:`receive` for the value of the current step, or None."""
         return None
 
 

@@ -1,6 +1,6 @@
 """Wires: the memory of the tensors that a device sends and receives, and the functions that transfer them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -19,12 +19,12 @@ Send = Callable[[int], None]  # a function that takes the number of a step and s
 class Receive(NamedTuple):
     """A receive in two calls. wait: waits for the value of a step and returns it. take: checks or copies the value.
 
-    native: one machine-code call instead of wait and take, or None.
+    native: machine-code calls instead of wait and take, or None.
     """
 
     wait: Callable[[int], Any]
     take: Callable[[Any], None]
-    native: NativeCall | None = None
+    native: Sequence[NativeCall] | None = None
 
 
 class Wires(Protocol):
@@ -36,8 +36,8 @@ class Wires(Protocol):
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
         """Return the memory of a received value; the value stays there until the end of the step."""
 
-    def sender(self, key: str, destination: str, value: Operand) -> Send | NativeCall:
-        """Return a function or a call in machine code that sends the value to the device ``destination``."""
+    def sender(self, key: str, destination: str, value: Operand) -> Send | Sequence[NativeCall]:
+        """Return a function, or calls in machine code, to send the value to the device ``destination``."""
 
     def receiver(self, key: str, source: str, value: Operand) -> Receive:
         """Return a receive that waits for a value from the device ``source`` and makes it available in ``value``."""
@@ -55,8 +55,8 @@ class HostWires:
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
         return self.rendezvous.incoming(key, source, nbytes)
 
-    def sender(self, key: str, destination: str, value: Operand) -> Send | NativeCall:
-        """Return the rendezvous's native call if there is one and the value is computed in the rendezvous's memory."""
+    def sender(self, key: str, destination: str, value: Operand) -> Send | Sequence[NativeCall]:
+        """Return the rendezvous's native calls if it has them and the value is computed in the rendezvous's memory."""
         ring = self.rendezvous.ring(key)
         if ring is not None and value.address == address_of(self.outgoing(sent_tensor(key), value.layout.nbytes)):
             return ring

@@ -1,7 +1,7 @@
 """Transfers between two workers, by messages and by doorbells."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +31,18 @@ class Wire:
     """Two connected workers: worker 0 sends ``x`` and worker 1 receives it.
 
     rings: a doorbell announces it. together: ``y`` follows in the same message. copies: the workers share no memory.
+    awaited: keys that worker 1 takes when its run begins.
     """
 
-    def __init__(self, directory: Path, *, rings: bool = False, together: bool = False, copies: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        rings: bool = False,
+        together: bool = False,
+        copies: bool = False,
+        awaited: Collection[str] = (),
+    ) -> None:
         network = FakeNetwork(0)
         names = ("worker-0", "worker-1")
         self.ends = [network.endpoint(identity(name), len(names)) for name in names]
@@ -57,9 +66,12 @@ class Wire:
             WireRendezvous(
                 *("plan", end, Mailbox(end), ArenaWriter(own), {other.owner: reader(other)}, received, peers),
                 messages,
+                waits,
                 kernels,
             )
-            for end, own, other, peers in zip(self.ends, specs, specs[::-1], ([names[1]], []), strict=True)
+            for end, own, other, peers, waits in zip(
+                self.ends, specs, specs[::-1], ([names[1]], []), ((), awaited), strict=True
+            )
         )
         arena = self.receiver.readers["worker-0"]
         parts = dict.fromkeys(received, arena) if copies else {}
@@ -120,6 +132,7 @@ def test_tensors_of_a_message_are_sent_with_the_last(copies: bool) -> None:
         wire, links = Wire(directory, together=True, copies=copies), Recorded()
         wire.sender.links = links
         wire.begin(0)
+        assert (wire.sender.ring(KEY), wire.sender.ring(LATER_KEY)) == ([], None)
         wire.sender.send(0, KEY, WORKER_1, VALUE)
         wire.receiver.mailbox.catch_up()
         assert wire.receiver.mailbox.missing("plan", [KEY, LATER_KEY]).keys() == {KEY, LATER_KEY}
@@ -129,6 +142,20 @@ def test_tensors_of_a_message_are_sent_with_the_last(copies: bool) -> None:
         assert links.sent == [("worker-1", VALUE.nbytes + LATER.nbytes)]
         for key, value in ((LATER_KEY, LATER), (KEY, VALUE)):
             np.testing.assert_array_equal(wire.receiver.receive(0, key, WORKER_0), value)
+
+
+def test_awaited_tensors_are_taken_when_the_run_begins() -> None:
+    with private_directory() as directory:
+        wire = Wire(directory, together=True, awaited=[KEY])
+        assert (wire.receiver.arrival(KEY, WORKER_0), wire.receiver.arrival(LATER_KEY, WORKER_0)) == ([], None)
+        for step in range(2):
+            wire.sender.begin(step)
+            for key, value in ((KEY, VALUE), (LATER_KEY, LATER)):
+                wire.sender.send(step, key, WORKER_1, value + step)
+            wire.receiver.begin(step)
+            assert wire.receiver.mailbox.missing("plan", [KEY, LATER_KEY]).keys() == {KEY}
+            for key, value in ((KEY, VALUE), (LATER_KEY, LATER)):
+                np.testing.assert_array_equal(wire.receiver.receive(step, key, WORKER_0), value + step)
 
 
 def test_a_notice_without_bytes_is_refused_between_workers_without_common_memory() -> None:
