@@ -183,7 +183,7 @@ class HostPlatform:
         """Join machine-code calls into one. Only calls that wait may precede a call that waits."""
         parts = [(owner, part) for owner, work in enumerate(works) for part in native_calls(work.call)]
         owners, calls = tuple(owner for owner, _ in parts), [call for _, call in parts]
-        call = self._join(calls)
+        call = self._join(calls) if calls else lambda: 0
         if retries := [each.retry for each in calls if each.retry is not None]:
             call = _repeated(call, retries)
         return Joined(call, owners, lambda part, status: _reason(calls[part], status))

@@ -273,3 +273,8 @@ def test_calls_that_wait_begin_a_group_which_is_repeated_until_they_succeed() ->
         *("wait 1", "add 1", "wait 2", "retry wait 2", "wait 2", "retry wait 2"),
         *("wait 2", "wait 3", "retry wait 3", "wait 2", "wait 3", "add 2", "send", "python", "wait 4", "add 3"),
     ]
+
+
+def test_instructions_without_calls_are_a_group_that_does_nothing_and_need_no_machine_code() -> None:
+    (group,) = join_calls(HostPlatform(), [Work((), (), ())] * 2)
+    assert (group.call(), group.instructions) == (0, (0,))
