@@ -133,7 +133,7 @@ def _resume(sweep_dir: Path, options: argparse.Namespace) -> int:
         if Path(plan.folder).resolve() != Path.cwd().resolve():
             raise ConfigError(
                 f"{sweep_dir}: the sweep was started in {plan.folder!r}, to which its relative paths refer; the "
-                f"working directory is {str(Path.cwd())!r}; change to the first folder and resume the sweep there"
+                f"working directory is {str(Path.cwd())!r}; change it and resume the sweep"
             )
         if plan.again:
             raise ConfigError(f"{sweep_dir}: the jobs belong to a table, which stores their results; use: {plan.again}")

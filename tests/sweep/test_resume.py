@@ -93,7 +93,7 @@ def test_a_sweep_is_resumed_only_in_the_folder_of_its_start(
     monkeypatch.chdir(elsewhere)
     message = refused(["sweep", "resume", str(folder / "sweep")], capsys)
     assert f"the sweep was started in '{folder}', to which its relative paths refer" in message
-    assert f"the working directory is '{elsewhere}'; change to the first folder" in message
+    assert f"the working directory is '{elsewhere}'; change it and resume" in message
     assert interrupted.calls == []
 
 

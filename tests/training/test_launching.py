@@ -26,14 +26,21 @@ class _Environments:
 
 
 @pytest.mark.parametrize(
-    ("threads", "given", "spins"), [(1, {}, None), (2, {}, "1000"), (2, {"GOMP_SPINCOUNT": "7"}, "7")]
+    ("threads", "given", "spins"),
+    [
+        (1, {}, None),
+        (2, {}, "1000"),
+        (2, {"GOMP_SPINCOUNT": "7"}, "7"),
+        (2, {"OMP_WAIT_POLICY": "active"}, None),
+    ],
 )
 def test_waiting_threads_sleep_early_if_processes_share_cores(
     threads: int, given: dict[str, str], spins: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replica and a parameter server together have ``2 * threads`` threads, here on two cores."""
     monkeypatch.setattr("runner.training.launching.usable_cores", lambda: 2)
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     config = small_config("parallelism=async_data", "parallelism.workers=1", f"cluster.threads_per_worker={threads}")

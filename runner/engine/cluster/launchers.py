@@ -126,7 +126,8 @@ class LocalLauncher(Launcher):
     def start(self, tickets: Tickets, address: str, supervisor: Supervisor, directory: Path, hosts: Hosts) -> None:
         """Start the processes. Raises ResourceError if one cannot be started."""
         options = ["--parent", str(os.getpid()), *self.options]
-        waiting = SHORT_WAIT if self.shares_cores else {}
+        # GNU OpenMP ignores the policy that the user has chosen if the number of reads is set.
+        waiting = SHORT_WAIT if self.shares_cores and "OMP_WAIT_POLICY" not in os.environ else {}
         environment = {**waiting, **os.environ, **thread_budget(self.threads)}
         for name, ticket in tickets.items():
             path = directory / f"{ticket.run}.{name}.key"
