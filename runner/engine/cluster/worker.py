@@ -270,7 +270,7 @@ class Worker:
         sent = sent_messages(assignment, emulated=self._links is not None)
         arena_keys = {key for reader in readers.values() for key in reader.spec.sizes}
         received = {key: peer for key, peer in senders(assignment.plan).items() if bell_key(key) not in arena_keys}
-        # Booleans are checked when they are read.
+        # The values of booleans are checked when they are received, so each of them needs a call.
         awaited = [key for key in received if assignment.deferred and specs[key].dtype != "bool"]
         given = (plan, self.endpoint, self.mailbox, writer, readers, specs, targets, sent, awaited, self.registry)
         rendezvous = WireRendezvous(*given, self._links, self.spins)
