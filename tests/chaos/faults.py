@@ -75,11 +75,11 @@ def run_with_fault(case: str, number: int, seed: int, seconds: float, folder: Pa
     process = start(CASES[case], directory)
     delay, chosen = random.uniform(0, seconds), random.choice(SIGNALS)
     time.sleep(delay)
-    processes = processes_by_name(process)
-    name = random.choice(sorted(processes)) if processes else ""
+    processes = processes_of_run(process)
+    name, hit = random.choice(processes) if processes else ("", None)
     sent = time.time()
-    if processes:
-        processes[name].send_signal(chosen)
+    if hit is not None:
+        hit.send_signal(chosen)
     code = process.wait(_LIMIT_S)
     weights = "" if code else weights_of(directory)
     recovered = tuple(line["time"] - sent for line in recoveries(directory))
@@ -98,19 +98,22 @@ def start(overrides: Sequence[str], directory: Path) -> "subprocess.Popen[bytes]
     return process
 
 
-def processes_by_name(process: "subprocess.Popen[bytes]") -> dict[str, psutil.Process]:
-    """Return name -> process of the running processes of a run, without the supervisor."""
-    found: dict[str, psutil.Process] = {}
+def processes_of_run(process: "subprocess.Popen[bytes]") -> list[tuple[str, psutil.Process]]:
+    """Return the first names and the running processes of a run, without the supervisor, sorted.
+
+    A spare process that takes the place of a worker keeps its first name, and its successor has the same one.
+    """
+    found = []
     try:
         for child in psutil.Process(process.pid).children(recursive=True):
             arguments = child.cmdline()
             if "--key" in arguments:
-                found[Path(arguments[arguments.index("--key") + 1]).stem.partition(".")[2]] = child
+                found.append((Path(arguments[arguments.index("--key") + 1]).stem.partition(".")[2], child))
             elif any(argument.startswith(SUPERVISOR_OPTION) for argument in arguments):
-                found[MASTER] = child
+                found.append((MASTER, child))
     except psutil.NoSuchProcess:
-        return {}
-    return found
+        return []
+    return sorted(found, key=lambda each: (each[0], each[1].pid))
 
 
 def recoveries(directory: Path) -> list[dict[str, Any]]:
