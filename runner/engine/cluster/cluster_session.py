@@ -66,7 +66,7 @@ class ClusterSession(session.Session):
     ) -> None:
         self._program = program
         self._planned = ProgramPlans(program, cluster, registry)
-        self._needed = {(each.signature, each.inputs) for each in program.needed_after_recovery}
+        self._needed = {(each.signature, each.inputs, each.deferred) for each in program.needed_after_recovery}
         self._setup = WorkerSetup(
             source,
             check_finite,
@@ -87,7 +87,7 @@ class ClusterSession(session.Session):
         self._workers = worker_names(cluster)
         self._sent, self._peaks = (dict.fromkeys(self._workers, 0) for _ in range(2))
         self._libraries: dict[str, set[str]] = {device.type: set() for device in cluster.devices}
-        self._plans: dict[tuple[Signature, tuple[InputSlot, ...]], RemotePlan] = {}
+        self._plans: dict[tuple[Signature, tuple[InputSlot, ...], bool], RemotePlan] = {}
         self._unloaded: list[RemotePlan] = []  # not loaded by all workers, some of which may still open the arenas
         self._loads = 0
         self._launched: dict[str, LaunchedRun] = {}
@@ -342,7 +342,7 @@ class ClusterSession(session.Session):
 
     def _load(self, client: Client) -> RemotePlan:
         """Return the plan of a client after all participating workers have loaded their parts of it."""
-        signature, _ = key = client.signature, client.inputs
+        signature, *_ = key = client.signature, client.inputs, client.deferred
         plan, group = self._plans.get(key), self._group
         is_new = plan is None
         if plan is None or plan.unsent:

@@ -217,6 +217,18 @@ def test_recorded_turns_replay_launched_clients_bit_for_bit(sessions: Sessions, 
         assert replayed.sent_bytes() == sent
 
 
+def test_launched_client_shares_no_plan_with_a_client_that_is_not_deferred(sessions: Sessions) -> None:
+    program = tally()
+    alone = replace(program.clients["push_0"], name="alone", deferred=False)
+    with sessions.new(None, program=replace(program, clients={**program.clients, "alone": alone})) as session:
+        session.run("init")
+        session.run("alone")
+        session.launch("push_0")
+        assert session.finished().client == "push_0"
+        plans = {plan.name.rpartition("-")[0]: plan for plan in session._plans.values()}
+        assert [plans[name].assignments["ps-0"].deferred for name in ("alone", "push_0")] == [False, True]
+
+
 @pytest.fixture(scope="module")
 def launching(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterSession]:
     """Yield one session of the ``tally`` program, which several tests share because they leave it usable."""
