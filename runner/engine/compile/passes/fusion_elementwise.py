@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, merged, rewired
+from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, origin_of, rewired
 from runner.engine.graph import Graph, Node, Tensor
 from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step
 
@@ -121,7 +121,10 @@ def _fused(graph: Graph, group: _Group, outputs: Sequence[Node]) -> Node:
         number[member[0]] = len(inputs) + len(steps) - 1
     program = Program(len(inputs), tuple(steps), tuple(number[node[0]] for node in outputs))
     attributes = {"program": program.text, "outputs": program.outputs}
-    return merged(group.members, group.last.name, "elementwise", inputs, attributes, [n.outputs[0] for n in outputs])
+    waited_for = dict.fromkeys(name for member in group.members for name in member.control_inputs)
+    where = (group.last.device, tuple(waited_for), (), *origin_of(group.last.layer, group.members))
+    specs = tuple(node.outputs[0] for node in outputs)
+    return Node(group.last.name, "elementwise", tuple(inputs), attributes, specs, *where)
 
 
 def _as_steps(op: str, operands: Sequence[Operand], number: int) -> list[Step]:

@@ -2,13 +2,12 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
-from runner.engine.graph import Graph, LayerStamp, Node, Tensor, TensorSpec
+from runner.engine.graph import Graph, LayerStamp, Node, Tensor
 
 Moved = dict[Tensor, Tensor]
 """Old tensor -> new tensor, for the tensors that a rewrite replaces by other tensors."""
@@ -114,24 +113,6 @@ def sorted_by_need(needed: Mapping[str, AbstractSet[str]], rank: Mapping[str, in
             if missing[follower] == 0:
                 heapq.heappush(ready, (rank[follower], follower))
     return found
-
-
-def merged(
-    members: Sequence[Node],
-    name: str,
-    op: str,
-    inputs: Sequence[Tensor],
-    attributes: Mapping[str, Any],
-    outputs: Sequence[TensorSpec],
-) -> Node:
-    """Return a node that replaces ``members``, with the first member's device and layer and all control inputs.
-
-    No member may be a control input of another.
-    """
-    waited_for = dict.fromkeys(name for member in members for name in member.control_inputs)
-    first = members[0]
-    where = (first.device, tuple(waited_for), (), *origin_of(first.layer, members))
-    return Node(name, op, tuple(inputs), attributes, tuple(outputs), *where)
 
 
 def origin_of(layer: LayerStamp | None, members: Iterable[Node]) -> tuple[LayerStamp | None, bool]:
