@@ -112,11 +112,6 @@ class DevicePlan:
         return received
 
     @property
-    def conversions(self) -> int:
-        """Number of instructions that change the layout of a tensor."""
-        return sum(i.op == "convert" and i.arrangement.inputs != i.arrangement.outputs for i in self.instructions)
-
-    @property
     def libraries(self) -> frozenset[str]:
         """Names of the libraries whose kernels the plan uses."""
         return frozenset(i.library for i in self.instructions if i.library)

@@ -236,7 +236,6 @@ def test_cast_converts_through_the_plain_layout_if_necessary(taken: str, given: 
     kernels = (NEG, EXP, fake_kernel("cast", always(taken, given)), CONVERT)
     assert steps(arranged(CAST, "", *kernels)) == f"convert:pr neg:rr {around} exp:mm"
     bench = Bench(parsed(CAST).graph, fake_registry(*kernels))
-    assert bench.plan.conversions == 1 + around.count("convert")
     specs = [[bench.plan.slots[slot].spec.dtype for slot in (*i.inputs, *i.outputs)] for i in bench.plan.instructions]
     where = [i.op for i in bench.plan.instructions].index("cast")
     assert {dtype for each in specs[:where] for dtype in each} == {"float64"}
