@@ -31,11 +31,6 @@ class Groups:
     of: Mapping[str, str]
     feasible: Mapping[str, Sequence[str]]
 
-    @property
-    def decided(self) -> dict[str, str]:
-        """The device of each group that has a single feasible device."""
-        return {group: devices[0] for group, devices in self.feasible.items() if len(devices) == 1}
-
 
 @without_collection()
 def place(graph: Graph, cluster: Cluster, device_types: DeviceTypes, seconds: Seconds = node_seconds) -> Graph:
@@ -45,7 +40,7 @@ def place(graph: Graph, cluster: Cluster, device_types: DeviceTypes, seconds: Se
     a node's duration. Raises PlacementError, with the constraint, if no device is feasible for a node or its group.
     """
     groups = colocation_groups(graph, cluster, device_types)
-    chosen = groups.decided
+    chosen = {group: devices[0] for group, devices in groups.feasible.items() if len(devices) == 1}
     if len(chosen) < len(groups.feasible):
         chosen = earliest_finish(graph, cluster, groups.of, groups.feasible, seconds)
     return put(graph, groups, chosen)
