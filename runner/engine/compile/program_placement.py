@@ -9,7 +9,6 @@ The caller chooses the node durations for the simulation: cost formulas or measu
 is always based on the formulas. So with measured times, the order in the run may differ from the simulated order.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -22,9 +21,6 @@ from runner.engine.compile.placement import Groups, colocation_groups, put
 from runner.engine.compile.program import Program
 from runner.engine.graph import Cluster, Device, Graph, Node
 from runner.kernels.registry import Registry
-
-Feasible = Mapping[str, Sequence[str]]
-"""Group -> the devices that all of its nodes can run on."""
 
 GIVEN = "given"
 """Name of the only placement if the constraints of the graph leave no choice."""
@@ -94,7 +90,7 @@ def _rates(device: Device) -> tuple[str, float, float]:
     return device.type, device.flops_per_s, device.bytes_per_s
 
 
-def _decided(feasible: Feasible, choice: Mapping[str, str]) -> dict[str, Sequence[str]]:
+def _decided(feasible: Mapping[str, Sequence[str]], choice: Mapping[str, str]) -> dict[str, Sequence[str]]:
     """Return the feasible devices of all groups; groups in ``choice`` have only their chosen device."""
     return {**feasible, **{group: [device] for group, device in choice.items()}}
 
@@ -112,7 +108,10 @@ def measured_seconds(measured: Mapping[str, float], program: Program, cluster: C
     ValueError if the record lacks more than a quarter of the nodes that one device would compute.
     """
     device = cluster.devices[0]
-    graph = _as_on_one_device(program, cluster, registry)
+    alone = Graph.of(node.changed(device=device.name, colocate_with=()) for node in program.graph)
+    compiled = compile_signature(alone, program.clients["train"].signature, cluster, registry)
+    # The record has the names of the nodes of a step on one device.
+    graph = compiled.parts[device.name].graph
     computed = [node for node in graph if node.op not in RESIDENT]
     known = [node for node in computed if node.name in measured]
     if len(known) < _LEAST_KNOWN * len(computed):
@@ -127,13 +126,6 @@ def measured_seconds(measured: Mapping[str, float], program: Program, cluster: C
     return seconds
 
 
-def _as_on_one_device(program: Program, cluster: Cluster, registry: Registry) -> Graph:
-    """Return the graph of the training step, compiled for one device; its node names equal those of a record."""
-    alone = Graph.of(node.changed(device=cluster.devices[0].name, colocate_with=()) for node in program.graph)
-    compiled = compile_signature(alone, program.clients["train"].signature, cluster, registry)
-    return compiled.parts[cluster.devices[0].name].graph
-
-
 def stages(
     graph: Graph, cluster: Cluster, groups: Mapping[str, str], feasible: Mapping[str, Sequence[str]], seconds: Seconds
 ) -> list[dict[str, str]]:
@@ -145,7 +137,11 @@ def stages(
     minimize the largest cost. With G groups and D devices, the search takes O(D^2 G^2) time.
     """
     order = list(dict.fromkeys(groups[node.name] for node in graph if node.needed))
-    compute = _seconds_of(graph, cluster, groups, order, seconds)
+    seconds_of = dict.fromkeys(order, 0.0)
+    for node in graph:
+        if groups[node.name] in seconds_of:
+            seconds_of[groups[node.name]] += seconds(graph, node, cluster.devices[0])
+    compute = list(seconds_of.values())
     wire = _seconds_at_cuts(graph, cluster, groups, order)
     found = []
     for count in range(2, min(len(cluster.devices), len(order)) + 1):
@@ -155,16 +151,6 @@ def stages(
                 choice[group] = device.name if device.name in feasible[group] else feasible[group][0]
         found.append(choice)
     return found
-
-
-def _seconds_of(
-    graph: Graph, cluster: Cluster, groups: Mapping[str, str], order: Sequence[str], seconds: Seconds
-) -> list[float]:
-    """Return the compute time of each group in seconds."""
-    total: dict[str, float] = defaultdict(float)
-    for node in graph:
-        total[groups[node.name]] += seconds(graph, node, cluster.devices[0])
-    return [total[group] for group in order]
 
 
 def _seconds_at_cuts(graph: Graph, cluster: Cluster, groups: Mapping[str, str], order: Sequence[str]) -> list[float]:
