@@ -118,12 +118,6 @@ def broadcast_shape(specs: Sequence[TensorSpec]) -> tuple[int, ...]:
         raise ShapeError(f"expected shapes that broadcast together, got {shapes}") from None
 
 
-def expect_window_attributes(strides: Sequence[int], padding: Sequence[int]) -> None:
-    """Require two positive strides and four non-negative paddings."""
-    expect(len(strides) == 2 and min(strides) > 0, "two positive strides", tuple(strides))
-    expect(len(padding) == 4 and min(padding) >= 0, "four non-negative paddings", tuple(padding))
-
-
 def window_counts(
     image: TensorSpec, window: Sequence[int], strides: Sequence[int], padding: Sequence[int]
 ) -> tuple[int, int]:
@@ -133,7 +127,8 @@ def window_counts(
     would extend beyond the padded image does not count: count = (extent + padding - window) // stride + 1 per axis.
     """
     expect(len(window) == 2 and min(window) > 0, "a window with two positive extents", tuple(window))
-    expect_window_attributes(strides, padding)
+    expect(len(strides) == 2 and min(strides) > 0, "two positive strides", tuple(strides))
+    expect(len(padding) == 4 and min(padding) >= 0, "four non-negative paddings", tuple(padding))
     top, bottom, left, right = padding
     rows = (image.shape[2] + top + bottom - window[0]) // strides[0] + 1
     columns = (image.shape[3] + left + right - window[1]) // strides[1] + 1
