@@ -11,6 +11,7 @@ step's inputs from the source and copies them to the device while the current st
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from runner.engine.compile.program import Fields, InputSlot, InputSource, ShareKey
@@ -50,7 +51,8 @@ class ReadAhead:
             values = self._from_source(step)
         except Exception:  # noqa: BLE001 - the next step reads these inputs again and raises the error
             return
-        self._executor.ahead(values)
+        with suppress(ValueError):  # the next step checks these inputs again and raises the error
+            self._executor.ahead(values)
         self._next = (step, values)
 
 

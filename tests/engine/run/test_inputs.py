@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.engine.compile.program import Fields, InputSlot, ShareKey
-from runner.engine.graph import Tensor, local_cluster
+from runner.engine.compile.program import Client, Fields, InputSlot, ShareKey
+from runner.engine.graph import Graph, Tensor, local_cluster, ops
 from runner.engine.run.inputs import SharedReading
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import RunnerError
 from runner.strategies import ModelParallel, Single
+from tests.engine.running import GPU_0, cluster_of, session
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.strategies.networks import BATCH, TEST_BATCH, Examples, workload_of
@@ -155,3 +156,22 @@ def test_layers_on_three_devices_read_every_batch_once(gpus: bool, compiled_sour
     ahead = [("test", 1, 0, TEST_BATCH), ("train", 3, 0, BATCH)] if gpus else []
     asked = [("test", 0, 0, TEST_BATCH), *(("train", step, 0, BATCH) for step in range(3)), *ahead]
     assert sorted(source.asked) == sorted(asked)
+
+
+class Shrinking:
+    """A source whose step s lacks s examples."""
+
+    def read(self, split: str, step: int, lo: int, hi: int) -> Fields:
+        return {"x": np.ones(hi - lo - step, np.float32)}
+
+
+def test_wrong_inputs_that_a_gpu_reads_in_advance_raise_in_their_own_step(compiled_sources: Path) -> None:
+    graph = Graph()
+    with graph.device(GPU_0):
+        x = ops.placeholder(graph, (4,), "float32", name="x")
+        client = Client("run", {"y": ops.neg(graph, x)}, inputs=(InputSlot(x, "train", "x", 0, 4),))
+    registry, cluster = registry_of(EmulatedRuntime(compiled_sources)), cluster_of(GPU_0)
+    with session(graph, registry, client, cluster=cluster, source=Shrinking()) as opened:
+        assert opened.run("run", step=0)["y"].tolist() == [-1.0] * 4
+        with pytest.raises(RunnerError, match=r"^feed x:0: got float32\[3\], expected float32\[4\]$"):
+            opened.run("run", step=1)
