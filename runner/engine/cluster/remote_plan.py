@@ -20,8 +20,8 @@ from runner.engine.compile.compile import Compiled
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client
 from runner.engine.graph.tensor import Tensor
+from runner.engine.run.executor import fed_array
 from runner.engine.run.recording import from_document
-from runner.engine.run.session import fed_array
 from runner.engine.run.timeline import ClientRuns, RecordedPlan, Span, Timeline, spans_of
 from runner.errors import SecurityError
 from runner.kernels.contract import Array, Layout

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan, Feed
-from runner.engine.graph import Tensor
+from runner.engine.graph import Tensor, TensorSpec
 from runner.engine.run.binding import Binding
 from runner.engine.run.calls import CallGroup, FiniteCheck, TimedCalls, join_calls, separate_calls
 from runner.engine.run.recording import PlanRun, Recorder
@@ -22,6 +22,14 @@ from runner.kernels.registry import Registry
 
 T = TypeVar("T")
 Values = Mapping[Tensor, Array]
+
+
+def fed_array(tensor: Tensor, value: Any, spec: TensorSpec) -> Array:
+    """Return a fed value as an array without copying; raises RunnerError unless shape and dtype match ``spec``."""
+    try:
+        return as_array(value, spec)
+    except ValueError as error:
+        raise RunnerError(f"feed {tensor}: {error}") from None
 
 
 @dataclass(eq=False)
@@ -196,10 +204,7 @@ class DeviceExecutor:
         for feed, write in self._feeds:
             if feed.tensor not in feeds:
                 raise RunnerError(f"step on {self.plan.device}: no value was fed for {feed.tensor}")
-            try:
-                write(as_array(feeds[feed.tensor], feed.spec))
-            except ValueError as error:
-                raise RunnerError(f"feed {feed.tensor}: {error}") from None
+            write(fed_array(feed.tensor, feeds[feed.tensor], feed.spec))
 
     def _failure(self, position: int, reason: str | BaseException | None) -> RunnerError:
         failed = self.plan.instructions[position]

@@ -15,7 +15,7 @@ from runner.engine.compile.program import Client, InputSource, Program, Signatur
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import Cluster, Tensor
 from runner.engine.run import session
-from runner.engine.run.executor import DeviceExecutor, Values
+from runner.engine.run.executor import DeviceExecutor, Values, fed_array
 from runner.engine.run.inputs import ReadAhead, SharedReading
 from runner.engine.run.interleaving import Begin, End, Interleaving, Launched, VirtualTime
 from runner.engine.run.rendezvous import LocalRendezvous
@@ -244,7 +244,7 @@ class _Prepared:
     def copy_feeds(self, fed: Mapping[Tensor, Any]) -> dict[Tensor, Array]:
         """Copy fed values for devices that run later; raises RunnerError for a wrong shape or dtype."""
         specs = {tensor: spec for feeds in self.feeds.values() for tensor, spec in feeds.items() if tensor in fed}
-        return {tensor: session.fed_array(tensor, fed[tensor], spec).copy() for tensor, spec in specs.items()}
+        return {tensor: fed_array(tensor, fed[tensor], spec).copy() for tensor, spec in specs.items()}
 
 
 @dataclass(frozen=True)

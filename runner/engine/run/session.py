@@ -7,11 +7,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from runner.engine.compile.program import Client
-from runner.engine.graph import Tensor, TensorSpec
+from runner.engine.graph import Tensor
 from runner.engine.run.step_driver import Clients
 from runner.engine.run.timeline import Timeline
 from runner.errors import RunnerError
-from runner.kernels.contract import Array, as_array
+from runner.kernels.contract import Array
 
 T = TypeVar("T")
 
@@ -75,17 +75,6 @@ def expand_feeds(client: Client, feeds: Mapping[str, Any]) -> dict[Tensor, Any]:
     if feeds.keys() != client.feeds.keys():
         raise RunnerError(f"client {client.name!r} was fed {sorted(feeds)}, but takes {sorted(client.feeds)}")
     return {tensor: feeds[name] for name, tensors in client.feeds.items() for tensor in tensors}
-
-
-def fed_array(tensor: Tensor, value: Any, spec: TensorSpec) -> Array:
-    """Return a fed value as an array without copying; raises RunnerError unless shape and dtype match ``spec``.
-
-    Use this function only for values stored for a later step; an executor checks the feeds of its own step.
-    """
-    try:
-        return as_array(value, spec)
-    except ValueError as error:
-        raise RunnerError(f"feed {tensor}: {error}") from None
 
 
 def require_launchable(client: Client, running: Collection[str]) -> None:
