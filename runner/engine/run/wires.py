@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from runner.engine.compile.passes.transfers import sent_tensor
 from runner.engine.graph import Device
@@ -27,22 +27,6 @@ class Receive(NamedTuple):
     native: Sequence[NativeCall] | None = None
 
 
-class Wires(Protocol):
-    """The interface between an executor and the wires of its device."""
-
-    def outgoing(self, sent: str, nbytes: int) -> Bytes:
-        """Return the memory, the same in every step, in which the value named ``sent`` is computed."""
-
-    def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
-        """Return the memory of a received value; the value stays there until the end of the step."""
-
-    def sender(self, key: str, destination: str, value: Operand) -> Send | Sequence[NativeCall]:
-        """Return a function, or calls in machine code, to send the value to the device ``destination``."""
-
-    def receiver(self, key: str, source: str, value: Operand) -> Receive:
-        """Return a receive that waits for a value from the device ``source`` and makes it available in ``value``."""
-
-
 @dataclass(frozen=True)
 class HostWires:
     """Wires of a device in host memory: the rendezvous owns the memory, and values are read without copying."""
@@ -50,13 +34,18 @@ class HostWires:
     rendezvous: Rendezvous
 
     def outgoing(self, sent: str, nbytes: int) -> Bytes:
+        """Return the memory, the same in every step, in which the value named ``sent`` is computed."""
         return self.rendezvous.outgoing(sent, nbytes)
 
     def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
+        """Return the memory of a received value; the value stays there until the end of the step."""
         return self.rendezvous.incoming(key, source, nbytes)
 
     def sender(self, key: str, destination: str, value: Operand) -> Send | Sequence[NativeCall]:
-        """Return the rendezvous's native calls if it has them and the value is computed in the rendezvous's memory."""
+        """Return a function that sends the value to the device ``destination``, or calls in machine code.
+
+        Calls are returned if the rendezvous has them and the value is computed in the memory of the rendezvous.
+        """
         ring = self.rendezvous.ring(key)
         if ring is not None and value.address == address_of(self.outgoing(sent_tensor(key), value.layout.nbytes)):
             return ring
@@ -64,7 +53,7 @@ class HostWires:
         return lambda step: self.rendezvous.send(step, key, destination, array)
 
     def receiver(self, key: str, source: str, value: Operand) -> Receive:
-        """Return a receive that checks shape and dtype of the value."""
+        """Return a receive that waits for a value from the device ``source`` and checks its shape and dtype."""
         spec = value.spec
 
         def take(found: Any) -> None:
@@ -123,6 +112,9 @@ class GpuWires:
         if name not in self._memory:
             self._memory[name] = self.platform.allocate(nbytes)
         return self._memory[name]
+
+
+Wires = HostWires | GpuWires
 
 
 @dataclass
