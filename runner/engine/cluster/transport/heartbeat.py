@@ -18,7 +18,7 @@ from queue import SimpleQueue
 
 import zmq
 
-from runner.engine.cluster.transport.messages import IDLE, LOAD, MASTER, SETUP, STEP, Bye, Heartbeat, Log
+from runner.engine.cluster.transport.messages import LOAD, MASTER, SETUP, STEP, Bye, Heartbeat, Log
 from runner.engine.cluster.transport.zmq_endpoint import Outbox
 from runner.errors import ClusterError, RunnerError
 
@@ -156,8 +156,6 @@ class HeartbeatMonitor:
 
     def __init__(self, limits_s: Mapping[str, float] = DEFAULT_LIMITS_S, silence_s: float = SILENCE_S) -> None:
         """``limits_s``: section -> seconds without progress. A section without an entry has no limit."""
-        if IDLE in limits_s:
-            raise ValueError(f"section {IDLE!r} cannot have a limit: a worker may wait for work indefinitely")
         self._limits_s = dict(limits_s)
         self._silence_s = silence_s
         self.gap_s = min([silence_s, *self._limits_s.values()]) / 2
