@@ -131,12 +131,9 @@ class _Order:
         """Return the graph with the added edges; of several ready nodes, the first in the old order comes next."""
         if not self.added:
             return self.graph
-        nodes = {node.name: self._waiting(node) for node in self.graph}
+        nodes = dict(self.graph.nodes)
+        for name, added in self.added.items():
+            controls = dict.fromkeys((*nodes[name].control_inputs, *added))
+            nodes[name] = nodes[name].changed(control_inputs=tuple(controls))
         order = sorted_by_need({name: set(node.needed) for name, node in nodes.items()}, self.position)
         return Graph.of(nodes[name] for name in order)
-
-    def _waiting(self, node: Node) -> Node:
-        added = self.added.get(node.name)
-        if not added:
-            return node
-        return node.changed(control_inputs=tuple(dict.fromkeys((*node.control_inputs, *added))))
