@@ -7,7 +7,7 @@ prefers. The result of a cast between floats also has no layout at first, becaus
 layout in one pass over memory. Values that enter or leave a device have the plain layout (C order).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,9 +47,11 @@ def arrange(
     feeds: fed tensor -> output of its placeholder. decided: variable -> layout in an earlier plan. Raises
     KernelError if no kernel accepts a node.
     """
-    work = _Arranging(device, registry, decided)
+    overwritten = {node.inputs[0] for node in part if node.op == "assign"}
+    # A fetch of an overwritten variable returns the value at the start of the step.
+    kept = overwritten.intersection(viewed(part, tensor) for tensor in fetches)
+    work = _Arranging(device, registry, decided, kept)
     carried = {placeholder: fed for fed, placeholder in feeds.items()}
-    work.keep_old_values(part, fetches)
     for node in part:
         if node.op == "placeholder":
             work.feed(node, carried[node[0]])
@@ -70,6 +72,7 @@ class _Arranging:
     device: str
     registry: Registry
     decided: Mapping[str, Layout]
+    kept: Collection[Tensor]
     slot_of: dict[Tensor, int] = field(default_factory=dict)
     specs: list[TensorSpec] = field(default_factory=list)
     layouts: list[Layout | None] = field(default_factory=list)
@@ -79,18 +82,12 @@ class _Arranging:
     instructions: list[Instruction] = field(default_factory=list)
     converted: dict[tuple[int, Layout], int] = field(default_factory=dict)
     assigned: dict[str, str] = field(default_factory=dict)
-    kept: set[Tensor] = field(default_factory=set)
     casts: list[int] = field(default_factory=list)
     held: set[int] = field(default_factory=set)
     sent: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.device_type = DeviceName.parse(self.device).type or ""
-
-    def keep_old_values(self, part: Graph, fetches: Sequence[Tensor]) -> None:
-        """Record fetched variables that the step overwrites: a fetch returns the value at the start of the step."""
-        overwritten = {node.inputs[0] for node in part if node.op == "assign"}
-        self.kept = overwritten.intersection(viewed(part, tensor) for tensor in fetches)
 
     def feed(self, node: Node, fed: Tensor) -> None:
         slot = self.new_slot(node.outputs[0], plain(node.outputs[0]))
