@@ -1,4 +1,4 @@
-"""Estimated durations of nodes and copies: the costs of ops divided by the rates of devices."""
+"""Estimated durations of nodes: the costs of ops divided by the rates of devices."""
 
 from collections.abc import Callable
 
@@ -29,8 +29,3 @@ def node_seconds(graph: Graph, node: Node, device: Device) -> float:
         return 0.0
     cost = node_cost(graph, node)
     return DISPATCH_S + max(cost.flops / device.flops_per_s, cost.nbytes / device.bytes_per_s)
-
-
-def copy_seconds(nbytes: int, device: Device) -> float:
-    """Return the estimated seconds that a device spends on sending or receiving ``nbytes`` bytes."""
-    return DISPATCH_S + nbytes / device.bytes_per_s

@@ -16,7 +16,7 @@ from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
-from runner.engine.compile.cost import RESIDENT, Seconds, copy_seconds
+from runner.engine.compile.cost import DISPATCH_S, RESIDENT, Seconds
 from runner.engine.graph import Cluster, Graph, Node, Tensor
 
 
@@ -134,7 +134,7 @@ class _Simulation:
         key = (tensor, device)
         if key not in clock.arrivals:
             nbytes = self.graph.spec(tensor).nbytes
-            sending, receiving = (copy_seconds(nbytes, self.devices[name]) for name in (owner, device))
+            sending, receiving = (DISPATCH_S + nbytes / self.devices[name].bytes_per_s for name in (owner, device))
             clock.free[owner] += sending
             clock.arrivals[key] = end + sending + self.cluster.transfer_s(nbytes) + receiving
         return clock.arrivals[key]
