@@ -43,7 +43,7 @@ def gradients(
             if node.name in ends or not any(wanted) or all(total is None for total in totals):
                 continue
             with graph.device(node.device), graph.layer(node.layer), graph.name_scope(node.name):
-                partials = input_gradients(graph, node, totals)
+                partials = _input_gradients(graph, node, totals)
             for tensor, partial, is_wanted in zip(node.inputs, partials, wanted, strict=True):
                 if is_wanted and partial is not None:
                     _expect_like(graph, node, tensor, partial)
@@ -97,26 +97,22 @@ def _expect_like(graph: Graph, node: Node, tensor: Tensor, partial: Tensor) -> N
         )
 
 
-def input_gradients(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+def _input_gradients(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
     """Return the gradients of a node's inputs, given the gradients of its outputs (None for no gradient)."""
-    rule = op_table.lookup(node.op).gradient
+    definition = op_table.lookup(node.op)
+    rule = definition.gradient
     if isinstance(rule, NotDifferentiable):
         raise ShapeError(f"no gradient through node {node.name!r} (op {node.op!r}): {rule.reason}")
-    if isinstance(rule, ByDecomposition):
-        return _through_decomposition(graph, node, totals)
-    return rule(graph, node, totals)
-
-
-def _through_decomposition(graph: Graph, node: Node, totals: Sequence[Tensor | None]) -> list[Tensor | None]:
-    decompose = op_table.lookup(node.op).decompose
-    assert decompose is not None, "register() requires the rule"
+    if not isinstance(rule, ByDecomposition):
+        return rule(graph, node, totals)
+    assert definition.decompose is not None, "register() requires the rule"
     # A new identity node replaces each float input, so a tensor that is used as two inputs gets two gradients.
     stand_ins = [
         graph.add("identity", [t], name=f"input_{i}")[0] if graph.spec(t).is_float else t
         for i, t in enumerate(node.inputs)
     ]
     with graph.name_scope("decomposed"):
-        outputs = decompose(graph, stand_ins, node.attributes)
+        outputs = definition.decompose(graph, stand_ins, node.attributes)
     pairs = [(y, g) for y, g in zip(outputs, totals, strict=True) if g is not None]
     floats = [t for t in stand_ins if graph.spec(t).is_float]
     found = gradients(graph, [y for y, _ in pairs], floats, [g for _, g in pairs], scope=f"{node.name}/second")
