@@ -1,6 +1,6 @@
 """The static executor, which binds a plan to kernels and memory once; each step then makes a fixed list of calls."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
@@ -149,9 +149,9 @@ class DeviceExecutor:
                 except RunnerError:
                     raise
                 except PartError as error:
-                    raise self._failure(call_group.instructions[error.part], error.__cause__) from error.__cause__
+                    raise self._failure([call_group.instructions[error.part]], error.__cause__) from error.__cause__
                 except Exception as error:
-                    raise self._group_failure(call_group, error) from error
+                    raise self._failure(call_group.instructions, error) from error
                 if failed:
                     raise self._status_failure(call_group, failed)
 
@@ -165,15 +165,10 @@ class DeviceExecutor:
                 raise self._status_failure(call_group, failed)
         return dict(zip(self.plan.fetches, values, strict=True))
 
-    def _group_failure(self, call_group: CallGroup, error: Exception) -> RunnerError:
-        if len(call_group.instructions) == 1:
-            return self._failure(call_group.instructions[0], error)
-        return self._failed(f"{len(call_group.instructions)} nodes fused into one call", error)
-
     def _status_failure(self, call_group: CallGroup, code: int) -> RunnerError:
         number, status = divmod(code, 1 << 16)
         reason = call_group.reason(number - 1, status) if call_group.reason else f"status {status}"
-        return self._failure(call_group.instructions[number - 1], reason)
+        return self._failure([call_group.instructions[number - 1]], reason)
 
     def _bind(self) -> None:
         plan = self.plan
@@ -206,11 +201,10 @@ class DeviceExecutor:
                 raise RunnerError(f"step on {self.plan.device}: no value was fed for {feed.tensor}")
             write(fed_array(feed.tensor, feeds[feed.tensor], feed.spec))
 
-    def _failure(self, position: int, reason: str | BaseException | None) -> RunnerError:
-        failed = self.plan.instructions[position]
-        return self._failed(f"node {failed.node!r} (op {failed.op!r})", reason)
-
-    def _failed(self, what: str, reason: str | BaseException | None) -> RunnerError:
+    def _failure(self, positions: Sequence[int], reason: str | BaseException | None) -> RunnerError:
+        failed = self.plan.instructions[positions[0]]
+        fused = f"{len(positions)} nodes fused into one call"
+        what = f"node {failed.node!r} (op {failed.op!r})" if len(positions) == 1 else fused
         text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
         error = ResourceError if isinstance(reason, MemoryError) else RunnerError
         return error(f"{what} on {self.plan.device} failed in step {self._run.step}: {text}")
