@@ -113,11 +113,11 @@ class LocalSession(Clients):
 
     def start_trace(self, clients: Collection[str]) -> None:
         session.require_no_trace(self._trace, clients)
+        ready = {client: self._prepare(self._planned.client(client).signature) for client in clients}
         trace = self._trace = LocalTrace(PROCESS, ClientRuns(PROCESS, clients))
-        for client in clients:
-            ready = self._prepare(self._planned.client(client).signature)
-            for device, executor in ready.executors.items():
-                trace.add(device, RecordedPlan(client, executor.plan, ready.compiled.parts[device].graph), executor)
+        for client, each in ready.items():
+            for device, executor in each.executors.items():
+                trace.add(device, RecordedPlan(client, executor.plan, each.compiled.parts[device].graph), executor)
 
     def stop_trace(self) -> Timeline:
         trace, self._trace = session.required_trace(self._trace), None

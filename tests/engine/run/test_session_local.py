@@ -118,6 +118,8 @@ def test_session_works_after_a_failed_step(registry: Registry, rendezvous_made: 
                     opened.run("run", feeds=feeds)
             with pytest.raises(RunnerError, match="client 'train': expected one of a, run"):
                 opened.run("train")
+            with pytest.raises(RunnerError, match="client 'train': expected one of a, run"):
+                opened.start_trace(["run", "train"])
             assert opened.run("run", feeds={"x:0": VALUE})["back:0"].tolist() == (-np.exp(VALUE)).tolist()
     assert [rendezvous._values for rendezvous in rendezvous_made] == [{}]
 
