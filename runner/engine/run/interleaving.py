@@ -6,7 +6,6 @@ A part is one step of a client on one device. The order depends on names, device
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -38,16 +37,6 @@ class End:
     """An event: the session reports a client as finished; all parts of the client have run."""
 
     client: str
-
-
-class Interleaving(Protocol):
-    """An object that receives every launch and returns the next event."""
-
-    def launched(self, launched: Launched) -> None:
-        """Add a launched client."""
-
-    def next(self) -> Begin | End:
-        """Return the next event; at least one client must be launched."""
 
 
 @dataclass
@@ -85,6 +74,7 @@ class VirtualTime:
         return self._idle_at + self._now
 
     def launched(self, launched: Launched) -> None:
+        """Add a launched client."""
         if not self._running:
             self._idle_at, self._now = self.now, 0.0
             self._free.clear()
@@ -94,6 +84,7 @@ class VirtualTime:
             self._waiting.append(_Part(launched, device, set(sources), self._now))
 
     def next(self) -> Begin | End:
+        """Return the next event; at least one client must be launched."""
         ends = {client: self._ends[client] for client, left in self._running.items() if left == 0}
         first = min(ends, key=ends.__getitem__, default=None)
         # If several parts can begin at the same time, the first launched part begins.
@@ -214,3 +205,7 @@ class Recorded:
             if (ending.client, ending.step, source) not in self._begun:
                 return self._next_required(ending, source, awaiting)
         return ending, device
+
+
+Interleaving = VirtualTime | Recorded
+"""An object that receives every launch and returns the next event."""
