@@ -129,8 +129,12 @@ def last_ended(directory: Path) -> int | None:
 
 
 def has_ended(directory: Path, before: int | None) -> bool:
-    """Return whether a job reached its last step or ended again. before: time of its previous end, if any."""
-    return recorded(directory)[0] in ENDED or last_ended(directory) not in (None, before)
+    """Return whether a job reached its last step or ended again, and no process still runs it.
+
+    before: time of its previous end, if any. A process writes the summary of a run before it ends the tracking record.
+    """
+    ended = recorded(directory)[0] in ENDED or last_ended(directory) not in (None, before)
+    return ended and not is_held(directory / JOB_LOCK)
 
 
 def failure_summary(error: Exception, directory: Path, overrides: Sequence[str]) -> Summary:

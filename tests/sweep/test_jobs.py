@@ -11,9 +11,11 @@ from runner.config.configuration import dump, fix_machine_values, load_stored
 from runner.config.devices import GpuShare
 from runner.config.launcher import Launcher
 from runner.config.schema import Config
+from runner.errors import NumericError
 from runner.kernels.gpu.discovery import Found
 from runner.sweeps.frozen_job import Work, gpu_share, run_frozen_job
-from runner.sweeps.locks import place_lock
+from runner.sweeps.locks import job_lock, place_lock
+from runner.sweeps.outcome import has_ended, last_ended, record_failure
 from runner.sweeps.plan import FROZEN_FILE, PlannedJob
 from runner.system.machine import usable_cores
 from tests.gpus import NO_DRIVER, gpu, machine
@@ -69,6 +71,15 @@ def test_environment_and_folder_are_restored(tmp_path: Path, monkeypatch: pytest
     run_in_turn(run, {0: tmp_path / "job"}, launcher)
     assert seen == [("1", "2", tmp_path / "job" if inside else tmp_path)]
     assert (os.environ["OLD"], "NEW" in os.environ, Path.cwd()) == ("before", False, tmp_path)
+
+
+def test_a_job_has_ended_when_its_process_no_longer_holds_the_lock(tmp_path: Path) -> None:
+    assert not has_ended(tmp_path, None)
+    with job_lock(tmp_path, on_wait=lambda: None):
+        record_failure(NumericError("the loss is nan"), tmp_path, [])
+        assert not has_ended(tmp_path, None), "the tracking record of the run is still open"
+    assert has_ended(tmp_path, None)
+    assert not has_ended(tmp_path, last_ended(tmp_path))
 
 
 FOUR = machine(*(gpu(number) for number in range(4)))
