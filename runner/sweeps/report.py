@@ -91,10 +91,16 @@ def show_plan(plan: Plan, directory: Path) -> None:
 def best_directory(plan: Plan, directory: Path) -> Path:
     """Return the directory of the finished job with the best metric. Raises ConfigError if no job finished."""
     finished = [job for job in _outcomes(plan, directory) if job.complete]
-    monitor = monitor_of_outcomes(finished)
-    if not finished:
+    best = _best(finished, monitor_of_outcomes(finished))
+    if best is None:
         raise ConfigError(f"{directory}: expected a sweep with a finished job; `runner sweep status` shows its jobs")
-    return Path(min(finished, key=lambda job: rank(job.complete, job.metrics, monitor)).directory)
+    return Path(best.directory)
+
+
+def _best(outcomes: Iterable[Outcome], monitor: Monitor) -> Outcome | None:
+    """Return the finished job with the best metric; None if no job finished."""
+    finished = (job for job in outcomes if job.complete)
+    return min(finished, key=lambda job: rank(job.complete, job.metrics, monitor), default=None)
 
 
 def plot_plan(plan: Plan, directory: Path) -> Path:
@@ -181,9 +187,9 @@ def _result(
     counts = Counter(outcome.status for outcome in outcomes)
     # Names without a slash: MLflow shows these metrics in the last section of charts, after the jobs' metrics.
     metrics = {f"jobs_{name}": float(counts[name]) for name in (FINISHED, FAILED)}
-    values = [job.metrics[monitor.metric] for job in outcomes if job.succeeded and monitor.metric in job.metrics]
-    if values:
-        metrics[f"best_{typed(monitor.metric)}"] = max(values) if monitor.highest else min(values)
+    best = _best(outcomes, monitor)
+    if best is not None and monitor.metric in best.metrics:
+        metrics[f"best_{typed(monitor.metric)}"] = best.metrics[monitor.metric]
     return SweepResult(status, artifacts, description, params, metrics)
 
 

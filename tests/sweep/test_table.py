@@ -255,6 +255,13 @@ def test_the_record_ends_with_the_status_of_its_jobs_and_the_tables(sweep: Path,
     assert result.metrics == {"jobs_finished": 1.0, "jobs_failed": 1.0, "best_test_accuracy": 0.1}
 
 
+def test_the_best_value_of_the_record_is_of_a_job_that_did_not_diverge(sweep: Path, ended: Ended) -> None:
+    path = sweep / "0" / "summary.json"
+    replace(Summary.read(path), status="diverged").write(path)
+    end_late(sweep)
+    assert [result.metrics for _, _, _, result, _ in ended] == [{"jobs_finished": 0.0, "jobs_failed": 1.0}]
+
+
 def test_the_record_of_a_sweep_with_an_unfinished_job_is_interrupted(sweep: Path, ended: Ended) -> None:
     (sweep / "1" / "failure.json").unlink()
     end_late(sweep)
