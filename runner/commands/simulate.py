@@ -28,5 +28,5 @@ def main(arguments: Sequence[str]) -> int:
         parser.add_argument("-m", "--multirun", action="store_true", help="simulate every combination of values")
         parser.print_help()
         return 0
-    given = any(argument.startswith(f"{KEY}=") for argument in arguments)
+    given = any(argument.lstrip("+").startswith(f"{KEY}=") for argument in arguments)
     return train([*arguments, *([] if given else [f"{KEY}={UPDATES}"])])

@@ -144,7 +144,8 @@ def test_what_recommend_chooses_is_refused(capsys: Capture) -> None:
 
 def test_wrong_simulations_are_refused(tmp_path: Path, capsys: Capture) -> None:
     place = f"hydra.run.dir={tmp_path / 'run'}"
-    assert "simulate.updates=0: expected 1 to" in refused(["simulate", *CLUSTER, "simulate.updates=0", place], capsys)
+    forced = ["simulate", *CLUSTER[:-1], "++simulate.updates=0", place]
+    assert "simulate.updates=0: expected 1 to" in refused(forced, capsys)
     assert "cluster.hardware=null: expected a d" in refused(["simulate", *CLUSTER, "cluster=local", place], capsys)
     assert Summary.read(tmp_path / "run" / "summary.json").status == "failed"
 
