@@ -233,6 +233,8 @@ def faults_of(table: Table) -> Iterator[str]:
         run = table.runs.get(table.rows[row_name].run)
         if table.columns[column_name].read == WEIGHT_DIFFERENCE and run is not None and not run.against:
             yield f"rows.{row_name}.cells.{column_name}: reads {WEIGHT_DIFFERENCE}, but the run has no key `against`"
+        if cell.factor != 1 and not table.columns[column_name].relative_to:
+            yield f"rows.{row_name}.cells.{column_name}.factor: {cell.factor}, expected only with `relative_to`"
         for place, published in enumerate(cell.published):
             where = f"rows.{row_name}.cells.{column_name}.published[{place}]"
             yield from (f"{where}.{fault}" for fault in _faults_of(published, table.columns[column_name], table))
@@ -278,6 +280,10 @@ def _faults_of_column(column: Column, table: Table) -> Iterator[str]:
         yield f"at: {column.at}, expected {{{UPDATES}: N}} or {{{EXAMPLES}: N}}, for a metric"
     if column.gain and not column.relative_to:
         yield "gain: True, expected only with `relative_to`"
+    if column.layers and table.kind != COUNT:
+        yield f"layers: {list(column.layers)}, expected none for the kind {table.kind}"
+    if column.relative_to and column.read == WEIGHT_DIFFERENCE:
+        yield f"relative_to: {column.relative_to!r}, expected none for {WEIGHT_DIFFERENCE}"
     if column.relative_to and column.relative_to not in table.runs:
         yield f"relative_to: {column.relative_to!r}, expected one of the runs {', '.join(table.runs)}"
 
@@ -311,6 +317,8 @@ def _faults_of_claim(claim: Claim, table: Table) -> Iterator[str]:
             yield f"{name}: {value}, expected {'a finite number' if needed else 'none'} for {claim.relation}"
     if claim.margin is not None and claim.margin <= 0:
         yield f"margin: {claim.margin}, expected a number above 0"
+    if claim.test == "permutation" and claim.relation in (EQUIVALENT, AT_MOST):
+        yield f"test: {claim.test!r}, expected none for {claim.relation}"
     if table.kind == COUNT and claim.relation != AT_MOST:
         yield f"relation: {claim.relation!r}, expected {AT_MOST} in a table of counts, which have no seeds"
     columns = [table.columns[cell.partition("/")[2]] for cell in claim.cells if cell in known]
