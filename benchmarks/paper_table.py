@@ -20,7 +20,7 @@ from benchmarks.prepare import prepare
 from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.results import TOLERANCES
 from benchmarks.subjects import OURS, PEERS, SubjectSpec
-from runner.commands.table_files import TableFiles, table_files
+from runner.commands.table_files import TableFiles, TableReader
 from runner.commands.table_run import require_reasons
 from runner.config.conf_dir import conf_dir
 from runner.config.configuration import to_plain
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
     own = given.config_dir.absolute() if given.config_dir else None
     try:
         path = find_table(given.name, [conf_dir(), *([own] if own else [])])
-        return 1 if measure_table(table_files(path, own, given.results)) else 0
+        return 1 if measure_table(TableReader(own, given.results).read(path)) else 0
     except (RunnerError, MissingEnvironmentError) as error:
         print(error, file=sys.stderr)
         return 1

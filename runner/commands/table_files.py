@@ -72,11 +72,6 @@ class TableReader:
         return TableFiles(table, path, configs, folder)
 
 
-def table_files(path: Path, config_dir: Path | None = None, results: Path | None = None) -> TableFiles:
-    """Read the files of one table; arguments and errors as in :class:`TableReader`."""
-    return TableReader(config_dir, results).read(path)
-
-
 def current(files: TableFiles) -> TableState:
     """Return a table with its stored results and the verdicts on its cells and claims."""
     return state_of(files.table, files.results())

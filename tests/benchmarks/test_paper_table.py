@@ -16,7 +16,7 @@ from benchmarks.process import SubjectError
 from benchmarks.subjects import SubjectSpec
 from benchmarks.timed_single import CLIENTS
 from runner.cli import main as runner
-from runner.commands.table_files import current, table_files
+from runner.commands.table_files import TableReader, current
 from runner.config.conf_dir import conf_dir
 from runner.config.schema import Config
 from runner.tables.results import folder_of
@@ -115,7 +115,7 @@ def test_each_round_is_measured_once_and_stores_where_its_values_come_from(
     assert turns.prepared == [
         [batch, f"seed={seed}"] for seed in (1, 2) for batch in ("train.batch_size=2", "train.batch_size=3")
     ], "each round has its own initial weights"
-    results = table_files(own).results()
+    results = TableReader().read(own).results()
     assert {seed: result.values for seed, result in results["two"].current.items()} == {
         1: {"runner": 1.0, "jax-nhwc": 2.0},
         2: {"jax-nhwc": 4.0, "runner": 5.0},
@@ -133,7 +133,7 @@ def test_each_round_is_measured_once_and_stores_where_its_values_come_from(
     assert "Rounds 1, 2; " in shown
     assert "jax-nhwc 1.0" in shown
     assert "Old library: published for a machine that does not exist any more." in shown
-    lines = {line.cell: line for line in current(table_files(own)).lines}
+    lines = {line.cell: line for line in current(TableReader().read(own)).lines}
     assert (lines["two/old"].published, lines["two/old"].verdict) == ("81 ms", "missing")
     assert lines["two/runner"].ours == 1.5
     assert runner(["table", "export", "mine", "--format", "latex", "--config-dir", str(own.parents[1])]) == 0
@@ -158,7 +158,7 @@ def test_a_round_in_which_a_library_fails_remains_missing(
     turns.losses, turns.failing = losses, failing
     assert measure(own) == 1
     assert message in capsys.readouterr().err
-    results = table_files(own).results()
+    results = TableReader().read(own).results()
     assert (list(results["two"].current), list(results["three"].current)) == ([], [1, 2])
 
 
@@ -218,7 +218,7 @@ def test_other_verbs_name_the_command_that_measures(own: Path, capsys: Capture) 
 
 def test_a_turn_has_one_discarded_step(tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paper_table, "TURN_S", 0.0)
-    turn = take_turn(FAKE.on("folder"), table_files(own).configs["two"], tmp_path / "log")
+    turn = take_turn(FAKE.on("folder"), TableReader().read(own).configs["two"], tmp_path / "log")
     assert (len(turn.seconds), turn.loss, turn.versions["fake"]) == (1, 2.0, "1.0")
 
 
@@ -234,7 +234,7 @@ def test_a_turn_has_one_discarded_step(tmp_path: Path, own: Path, monkeypatch: p
 def test_the_networks_of_the_slides_have_their_batches_and_omissions(
     run: str, shape: tuple[int, ...], multiplications: int
 ) -> None:
-    overrides = table_files(find_table("one_machine", [conf_dir()])).table.overrides(run)
+    overrides = TableReader().read(find_table("one_machine", [conf_dir()])).table.overrides(run)
     experiment = timed_experiment(overrides)
     workload = workload_of(experiment.config, experiment.facts)
     assert (workload.batch_size, *workload.fields["x"].shape) == shape

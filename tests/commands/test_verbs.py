@@ -17,7 +17,7 @@ from runner.cli import main
 from runner.commands import doctor
 from runner.commands.list import KINDS, leading_comment, lines
 from runner.commands.new import KINDS as TEMPLATES
-from runner.commands.table_files import current, table_files
+from runner.commands.table_files import TableReader, current
 from runner.config.conf_dir import TABLES, conf_dir
 from runner.config.groups import GROUPS
 from runner.engine.run.kernel_table import load_kernels
@@ -66,7 +66,7 @@ def test_the_template_of_a_table_runs_with_the_printed_commands(folder: Path, ca
     for command in commands:
         assert main(shlex.split(command.partition(": runner ")[2])) == 0
     assert "momentum & " in Path("my_own.tex").read_text()
-    verdicts = {line.cell: line.verdict for line in current(table_files(path)).lines}
+    verdicts = {line.cell: line.verdict for line in current(TableReader().read(path)).lines}
     assert verdicts == {"momentum/accuracy": "inconclusive at 1 seed", **dict.fromkeys(sorted(CELLS), "")}
 
 

@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from runner.commands.table_files import current, table_files
+from runner.commands.table_files import TableReader, current
 from runner.engine.cluster.processes import runner_command
 from runner.records.run_directory import run_and_starts
 from runner.tables.results import folder_of
@@ -33,7 +33,7 @@ def wait_for(path: Path, pattern: str, count: int) -> None:
 def outcomes(path: Path) -> dict[tuple[str, int | None], tuple[object, ...]]:
     """Return (run, seed) -> the facts that do not depend on time, for each result of a table."""
     found = {}
-    for name, results in current(table_files(path)).results.items():
+    for name, results in current(TableReader().read(path)).results.items():
         for seed, result in results.current.items():
             difference, origin = result.values.get("weight_difference"), result.origin
             found[name, seed] = (result.evaluations, difference, origin.weights_sha256, origin.first_steps)

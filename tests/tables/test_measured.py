@@ -15,7 +15,7 @@ from runner.checkpoint import load, newest
 from runner.cli import main
 from runner.commands import table
 from runner.commands.table import _list
-from runner.commands.table_files import TableReader, current, table_files
+from runner.commands.table_files import TableReader, current
 from runner.commands.table_run import TableSweep
 from runner.config.configuration import to_plain
 from runner.data import Synthetic
@@ -35,7 +35,7 @@ from tests.tables.own_table import TABLE, changed, command, refused_run, run, tr
 
 def test_a_table_is_run_once_and_stores_where_its_values_come_from(finished: Path, capsys: Capture) -> None:
     own = finished
-    state = current(table_files(own))
+    state = current(TableReader().read(own))
     results = state.results["parts"].current
     assert list(results) == [1, 2]
     for seed, result in results.items():
@@ -44,7 +44,7 @@ def test_a_table_is_run_once_and_stores_where_its_values_come_from(finished: Pat
         assert result.evaluations[-1].values["test/loss"] == summary.final["test/loss"]
         assert [(each.updates, each.examples) for each in result.evaluations] == [(2, 16), (4, 32)]
         assert result.origin.weights_sha256 == summary.weights_sha256
-        assert result.origin.data == data_digest(replace(table_files(own).configs["parts"], seed=seed).data)
+        assert result.origin.data == data_digest(replace(TableReader().read(own).configs["parts"], seed=seed).data)
         ends = [load(newest(Path("multirun/table/mine", name) / "checkpoints")).variables for name in both(seed)]
         assert result.values["weight_difference"] == max(
             float(abs(ends[0][name].astype(float) - ends[1][name].astype(float)).max()) for name in ends[0]
@@ -83,7 +83,7 @@ def test_a_table_uses_a_plugin_without_which_only_this_table_is_not_listed(
     with restored_tables():
         assert main(["--plugin", "my_net.py", "table", "run", "mine", *listed[2:]]) == 0
         assert main(["--plugin", "my_net.py", *listed]) == 0
-        stored = table_files(own, own.parents[1]).results()["whole"].current[1]
+        stored = TableReader(own.parents[1]).read(own).results()["whole"].current[1]
     assert stored.configuration["model"]["filters"] == 2
     assert re.search(r"^mine +measured +4 of 4 +1 of 2 +Two ways$", capsys.readouterr().out, re.MULTILINE)
 
@@ -113,7 +113,7 @@ def test_the_weights_that_a_missing_value_needs_are_made_again(finished: Path, c
     shutil.rmtree(folder_of(finished) / "parts")
     assert run(finished, "--cells", "parts/loss") == 0
     assert trained(capsys) == 4
-    assert current(table_files(finished)).claims[0].verdict == "holds"
+    assert current(TableReader().read(finished)).claims[0].verdict == "holds"
 
 
 def test_what_cannot_run_or_exceeds_the_budget_is_left_out_with_the_reason(own: Path, capsys: Capture) -> None:
@@ -128,7 +128,7 @@ def test_what_cannot_run_or_exceeds_the_budget_is_left_out_with_the_reason(own: 
 def test_a_run_whose_loss_explodes_is_a_result(own: Path, capsys: Capture) -> None:
     changed(own, runs__whole__overrides=["optimizer.lr=1e30", "train.eval_every=1"], seeds=[1])
     run(own, "--cells", "whole")
-    [line, *_] = current(table_files(own)).lines
+    [line, *_] = current(TableReader().read(own)).lines
     assert line.sample is not None
     assert (line.sample.not_finite, line.ours, line.verdict) == (1, None, "")
     assert "not finite (1 of 1)" in capsys.readouterr().out
@@ -233,7 +233,7 @@ def test_results_of_removed_seeds_and_changed_criteria_are_stated(finished: Path
 
 def test_secrets_are_not_in_results(own: Path, tmp_path: Path) -> None:
     changed(own, runs__whole__overrides=["tracking=mlflow", "tracking.uri='http://me:pass-word@host'"])
-    files = table_files(own, results=tmp_path / "mine")
+    files = TableReader(results=tmp_path / "mine").read(own)
     config = replace(files.configs["whole"], seed=1)
     path = write_result(files.folder, "whole", config, Result("measured", to_plain(config), {}, 1))
     assert "pass-word" not in path.read_text()

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from runner.cli import main
-from runner.commands.table_files import current, table_files
+from runner.commands.table_files import TableReader, current
 from runner.errors import ConfigError
 from runner.tables.measured import simulated_times
 from runner.tables.results import ResultOrigin
@@ -63,7 +63,7 @@ def test_on_hardware_with_disturbances_the_stated_updates_or_all_are_simulated(s
 
 def test_simulations_are_run_once_decided_without_tests_and_checked(own: Path, capsys: Capture) -> None:
     assert run(own) == 0
-    found = current(table_files(own))
+    found = current(TableReader().read(own))
     verdicts = {line.cell: (line.verdict, None if line.ours is None else line.ours > 0) for line in found.lines}
     reasons = {line.reason for line in found.lines if line.verdict == "fitted"}
     assert reasons == {"the flops_per_s was fitted to this value"}
