@@ -183,7 +183,7 @@ def _evaluations(path: Path) -> Iterator[Evaluation]:
 
 
 def weight_difference(first: Path, second: Path) -> float:
-    """Return the largest absolute difference between the newest checkpoints of two runs, in float64.
+    """Return the largest absolute difference between the newest checkpoints of two runs, in float64; NaN if one is NaN.
 
     All variables are compared, including those of the optimizer. Raises ConfigError if names or shapes differ.
     """
@@ -192,7 +192,8 @@ def weight_difference(first: Path, second: Path) -> float:
     for name, (a, b) in pairs.items():
         if a is None or b is None or a.shape != b.shape:
             raise ConfigError(f"{first} and {second}: expected runs with the same variables, but {name} differs")
-    return max(float(np.max(np.abs(a - b), initial=0)) for a, b in pairs.values() if a is not None and b is not None)
+    largest = [np.max(np.abs(a - b), initial=0) for a, b in pairs.values() if a is not None and b is not None]
+    return float(np.max(largest))  # unlike max(), this function does not skip NaN
 
 
 def _variables(run: Path) -> dict[str, NDArray[np.float64]]:

@@ -1,6 +1,7 @@
 """Tables of training runs: running, storing and refusing jobs of one small table."""
 
 import json
+import math
 import re
 import shutil
 from contextlib import ExitStack
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, patch
 
+import numpy as np
 import pytest
 
 from runner.checkpoint import load, newest
@@ -23,6 +25,7 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ConfigError, ResourceError
 from runner.records.summary import Summary
 from runner.system.machine import usable_cores
+from runner.tables import measured
 from runner.tables.measured import data_digest, weight_difference
 from runner.tables.results import Result, folder_of, write_result
 from runner.tables.table_file import table_names
@@ -260,6 +263,12 @@ def test_a_run_needs_its_number_of_threads_and_a_network_that_its_strategy_accep
 def test_weights_of_different_networks_are_not_compared(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a run with a checkpoint"):
         weight_difference(tmp_path, tmp_path)
+
+
+def test_the_difference_of_weights_is_nan_if_one_weight_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = {Path(run): {"a": np.array([1.0]), "b": np.array([last])} for run, last in (("one", 2.0), ("two", math.nan))}
+    monkeypatch.setattr(measured, "_variables", runs.__getitem__)
+    assert math.isnan(weight_difference(Path("one"), Path("two")))
 
 
 def test_the_digest_of_the_data_is_that_of_its_contents() -> None:
