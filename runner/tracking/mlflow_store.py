@@ -99,11 +99,6 @@ class MlflowStore:
         self._client: Any = None
         self._writer: MlflowRun | None = None
 
-    @property
-    def run_id(self) -> str | None:
-        """The id of the MLflow run; None before ``open``."""
-        return None if self._writer is None else self._writer.run_id
-
     def open(self) -> None:
         """Find or create the run; on a resume, add missing values of steps before ``first_step``."""
         self._client, experiment_id = connect(self._uri, self._experiment)

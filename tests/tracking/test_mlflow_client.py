@@ -12,6 +12,7 @@ from contextlib import closing
 from dataclasses import replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,7 @@ from runner.tracking.mlflow_client import (
 )
 from runner.tracking.mlflow_store import MlflowStore
 from runner.tracking.records import Tags
-from tests.tracking.recorded import a_run, opened, recording
+from tests.tracking.recorded import a_run, opened, recording, stored_run
 
 
 def test_one_thread_at_a_time_imports_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,17 +45,14 @@ def test_one_thread_at_a_time_imports_mlflow(monkeypatch: pytest.MonkeyPatch) ->
     assert held == [True, False]
 
 
-def test_a_run_is_found_by_the_beginning_of_either_id(uri: str, tmp_path: Path) -> None:
-    stores = {}
-    for run_id in ("ab12ab12ab12ab12", "ab12ab12ab12cd34"):
-        stores[run_id] = opened(uri, replace(a_run(tmp_path), run_id=run_id))
-        stores[run_id].write([Tags({"runner.run_dir": f"/runs/{run_id}"})])
+def test_a_run_is_found_by_the_beginning_of_either_id(uri: str, client: Any, tmp_path: Path) -> None:
+    runs = [replace(a_run(tmp_path), run_id=run_id) for run_id in ("ab12ab12ab12ab12", "ab12ab12ab12cd34")]
+    for run in runs:
+        opened(uri, run).write([Tags({"runner.run_dir": f"/runs/{run.run_id}"})])
     assert directories_of_runs(uri, "ab12ab12ab12ab12") == [Path("/runs/ab12ab12ab12ab12")]
     assert directories_of_runs(uri, "ab12ab12ab12c") == [Path("/runs/ab12ab12ab12cd34")]
-    assert set(directories_of_runs(uri, "ab12ab12ab12")) == {Path(f"/runs/{run_id}") for run_id in stores}
-    mlflows_own = stores["ab12ab12ab12ab12"].run_id
-    assert mlflows_own is not None
-    assert directories_of_runs(uri, mlflows_own) == [Path("/runs/ab12ab12ab12ab12")]
+    assert set(directories_of_runs(uri, "ab12ab12ab12")) == {Path(f"/runs/{run.run_id}") for run in runs}
+    assert directories_of_runs(uri, stored_run(client, runs[0]).info.run_id) == [Path("/runs/ab12ab12ab12ab12")]
     assert directories_of_runs(uri, "ffffffffffffffff") == []
 
 

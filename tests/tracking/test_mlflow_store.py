@@ -114,7 +114,7 @@ def test_repeated_records_are_harmless_and_a_refused_point_is_skipped(
     store.write(records)
     store.write(records)
     assert stored_steps(client, run, "train/loss") == [0, 1, 2]
-    history = client.get_metric_history(store.run_id, "train/loss")
+    history = client.get_metric_history(stored_run(client, run).info.run_id, "train/loss")
     assert [math.isnan(metric.value) for metric in history] == [False, True, True]
     assert set(stored_run(client, run).data.metrics) == {"train/loss"}
     assert "MLflow refuses metrics 'a@b'" in caplog.text
