@@ -14,7 +14,7 @@ from runner.tracking.metrics_log import read_metrics
 from runner.tracking.mlflow_client import connect, file_lock, flat_params, metric_key, safe_tags, store_errors
 from runner.tracking.mlflow_run import MlflowRun
 from runner.tracking.origin import Origin
-from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, now_ms
+from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags
 from runner.tracking.writer import StoreUnavailableError
 
 SWEEP_FILE = "sweep.json"
@@ -88,14 +88,14 @@ RUN_ID_TAG = "runner.run_id"
 class MlflowStore:
     """The MLflow run that records one training run; ``open`` creates the MLflow run if it does not exist.
 
-    started_ms: start time of the run in MLflow; None for now.
+    started_ms: start time of the run in MLflow, in milliseconds since 1970.
     """
 
-    def __init__(self, uri: str, experiment: str, run: RunInfo, started_ms: int | None = None) -> None:
+    def __init__(self, uri: str, experiment: str, run: RunInfo, started_ms: int) -> None:
         self._uri = uri
         self._experiment = experiment
         self._run = run
-        self._started_ms = now_ms() if started_ms is None else started_ms
+        self._started_ms = started_ms
         self._client: Any = None
         self._writer: MlflowRun | None = None
 

@@ -16,7 +16,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def client(uri: str) -> Any:
-    MlflowStore(uri, "runner", RunInfo("first", "first", Path())).open()
+    MlflowStore(uri, "runner", RunInfo("first", "first", Path()), 0).open()
     from mlflow.tracking import MlflowClient
 
     return MlflowClient(tracking_uri=uri)

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.tracking import MetricsLog, MlflowTracking, RunInfo, Tracker, Tracking
 from runner.tracking.mlflow_store import RUN_ID_TAG, MlflowStore
-from runner.tracking.records import Record
+from runner.tracking.records import Record, now_ms
 from runner.tracking.writer import Pace, StoreUnavailableError
 
 
@@ -29,7 +29,7 @@ def stored_steps(client: Any, run: RunInfo, key: str) -> list[int]:
 
 def opened(uri: str, run: RunInfo, experiment: str = "runner") -> MlflowStore:
     """Return the open store of a run."""
-    store = MlflowStore(uri, experiment, run)
+    store = MlflowStore(uri, experiment, run, now_ms())
     store.open()
     return store
 

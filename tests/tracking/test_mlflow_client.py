@@ -206,7 +206,7 @@ def take_part(folders: Sequence[Path], barrier: Barrier) -> None:
     for folder in folders:
         run = RunInfo(uuid.uuid4().hex, "job", folder, sweep_dir=folder, sweep_name="sweep")
         barrier.wait(LIMIT_S)
-        MlflowStore(f"sqlite:///{folder}/mlflow.db", "runner", run).open()
+        MlflowStore(f"sqlite:///{folder}/mlflow.db", "runner", run, 0).open()
 
 
 @pytest.mark.timeout(300)
