@@ -39,12 +39,8 @@ complete -c runner -n '__fish_seen_subcommand_from predict' -F"""
 }
 """Shell -> commands that have to follow Hydra's function."""
 
-DIRECTORIES = {
-    "rerun": (RUN_FILE,),
-    "compare": (RUN_FILE,),
-    "eval": (RUN_FILE,),
-    "adapt": (RUN_FILE,),
-    "predict": (RUN_FILE,),
+DIRECTORIES: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("rerun", "compare", "eval", "adapt", "predict"), (RUN_FILE,)),
     "sweep": (PLAN_FILE,),
     "sync": (RUN_FILE, PLAN_FILE),
 }
