@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runner.config.devices import device_texts, reason, sums_text
 from runner.engine.compile.plan import DevicePlan
@@ -106,15 +106,11 @@ Milliseconds are estimated by the cost model, summed over messages. Hidden milli
 computes between the send and the first node that needs the message. Messages can overlap the same computation."""
 
 
-@dataclass(frozen=True)
-class Sent:
-    """A transfer between devices. times: average number of times that a step makes the transfer."""
-
-    transfer: Transfer
-    times: float = 1.0
+Sent = tuple[Transfer, float]
+"""A transfer between devices, and the average number of times that a step makes the transfer."""
 
 
-def sent_text(sent: Sequence[Sent], per: str = "step") -> str:
+def sent_text(sent: Sequence[Sent], per: str) -> str:
     """Return two tables of the transfers of a step: one by link and layer, one by link with times of the cost model.
 
     Links are sorted by name, and the layers of a link by their first send. A dash means that a transfer belongs to no
@@ -122,7 +118,7 @@ def sent_text(sent: Sequence[Sent], per: str = "step") -> str:
     """
     if not sent:
         return "Nothing is sent between devices."
-    by_wire = sorted(sent, key=lambda each: _wire(each.transfer))
+    by_wire = sorted(sent, key=lambda each: _wire(each[0]))
     layers = _grouped(by_wire, lambda each: (*_wire(each), each.layer or "-"))
     wires = _grouped(by_wire, _wire)
     return "\n".join(
@@ -148,26 +144,26 @@ def _wire(transfer: Transfer) -> tuple[str, str]:
 
 def _grouped(sent: Sequence[Sent], key: Callable[[Transfer], tuple[str, ...]]) -> dict[tuple[str, ...], list[Sent]]:
     groups: dict[tuple[str, ...], list[Sent]] = {}
-    for each in sent:
-        groups.setdefault(key(each.transfer), []).append(each)
+    for transfer, times in sent:
+        groups.setdefault(key(transfer), []).append((transfer, times))
     return groups
 
 
 def _messages(sent: Sequence[Sent]) -> tuple[str, str]:
-    count, nbytes = sum(each.times for each in sent), sum(each.times * each.transfer.nbytes for each in sent)
+    count, nbytes = sum(times for _, times in sent), sum(times * transfer.nbytes for transfer, times in sent)
     return mean_number(count), number(round(nbytes))
 
 
 def _milliseconds(sent: Sequence[Sent]) -> tuple[str, str]:
-    total = sum(each.times * each.transfer.seconds for each in sent)
-    hidden = sum(each.times * each.transfer.hidden_s for each in sent)
+    total = sum(times * transfer.seconds for transfer, times in sent)
+    hidden = sum(times * transfer.hidden_s for transfer, times in sent)
     return f"{1e3 * total:,.3f}", f"{1e3 * hidden:,.3f}"
 
 
 def sent_of(experiment: Experiment, planned: ProgramPlans) -> list[Sent]:
     """Return the transfers of all training clients; set hidden times of deferred clients (see ``Client``) to 0."""
     return [
-        Sent(replace(each, hidden_s=0.0) if client.deferred else each, client.per_update)
+        (replace(each, hidden_s=0.0) if client.deferred else each, client.per_update)
         for client in experiment.program.training
         for each in transfers(planned.compiled(client.signature), experiment.cluster)
     ]

@@ -6,7 +6,7 @@ import pytest
 
 from runner import nn
 from runner.commands.explain import explain
-from runner.commands.explanation import Sent, sent_text, training_plans
+from runner.commands.explanation import sent_text, training_plans
 from runner.config.schema import Config
 from runner.engine.compile.transfer_times import Transfer
 from runner.engine.graph import NetworkBuilder, Tensor
@@ -106,13 +106,13 @@ def test_parameter_servers_are_devices_besides_the_workers() -> None:
 
 def test_transfers_are_listed_by_link_and_layer_and_in_total() -> None:
     sent = [
-        Sent(Transfer("b", "a", None, 4, 0.5e-3, 0.0)),
-        Sent(Transfer("a", "b", "fc2", 1_000, 1e-3, 1e-3)),
-        Sent(Transfer("a", "c", "fc2", 1_000, 1e-3, 0.0)),
-        Sent(Transfer("a", "b", "fc1", 20_000, 2.0, 0.25e-3)),
-        Sent(Transfer("a", "b", "fc2", 500, 0.75e-3, 0.5e-3)),
+        (Transfer("b", "a", None, 4, 0.5e-3, 0.0), 1.0),
+        (Transfer("a", "b", "fc2", 1_000, 1e-3, 1e-3), 1.0),
+        (Transfer("a", "c", "fc2", 1_000, 1e-3, 0.0), 1.0),
+        (Transfer("a", "b", "fc1", 20_000, 2.0, 0.25e-3), 1.0),
+        (Transfer("a", "b", "fc2", 500, 0.75e-3, 0.5e-3), 1.0),
     ]
-    assert sent_text(sent) == "\n".join(
+    assert sent_text(sent, "step") == "\n".join(
         [
             "from  to  layer  messages  bytes per step",
             "a     b   fc2           2           1,500",
@@ -135,10 +135,10 @@ def test_transfers_are_listed_by_link_and_layer_and_in_total() -> None:
 
 def test_transfers_are_weighted_by_their_average_frequency() -> None:
     sent = [
-        Sent(Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
-        Sent(Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
-        Sent(Transfer("a", "b", "fc2", 100, 1e-3, 0.0), 4.5),
-        Sent(Transfer("a", "b", "fc2", 100, 1e-3, 0.0), 4.5),
+        (Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
+        (Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
+        (Transfer("a", "b", "fc2", 100, 1e-3, 0.0), 4.5),
+        (Transfer("a", "b", "fc2", 100, 1e-3, 0.0), 4.5),
     ]
     assert sent_text(sent, "evaluation").splitlines()[:6] == [
         "from  to  layer  messages  bytes per evaluation",
