@@ -25,9 +25,6 @@ KINDS = {
 }
 """Kind (the argument of ``runner list``) -> the group of the configuration whose options are listed."""
 
-_CHOSEN_BY = {"debug": "+debug"}
-"""Group -> the key that chooses its option on the command line, if this key is not the name of the group."""
-
 _EXAMPLE = """\
 examples:
   runner list
@@ -42,7 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     add_yaml_options(parser, ", which are also listed")
     options = parser.parse_args(arguments)
     folders = [conf_dir(), *([options.config_dir] if options.config_dir else [])]
-    keys = {kind: _CHOSEN_BY.get(kind, group) for kind, group in KINDS.items()}
+    # config.yaml names all groups except ``debug``, so only an option of this group has to be added.
+    keys = {kind: "+debug" if group == "debug" else group for kind, group in KINDS.items()}
     if options.kind is None:
         rows = [(kind, str(len(lines(kind, folders))), f"{key}=NAME") for kind, key in keys.items()]
         print(text_table(("kind", "options", "chosen by"), rows))
