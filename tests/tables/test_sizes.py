@@ -17,7 +17,6 @@ from runner.tables.verdict import Published, verdict
 from tests.docs import tables
 from tests.models.test_sizes import FACTS
 from tests.refusal import Capture, refused
-from tests.tables import edited
 from tests.tables.own_table import COUNTS, FILES, command, committed, refused_run, run, write
 
 
@@ -172,13 +171,6 @@ def test_a_damaged_result_is_refused(own: Path, capsys: Capture) -> None:
     text = refused(command(own, "show"), capsys, code=3)
     assert f"{path} is damaged: " in text
     assert "delete it and run the table again" in text
-
-
-def test_a_wrong_override_is_refused_with_the_name_of_the_run(own: Path, capsys: Capture) -> None:
-    write(own, edited(COUNTS, runs__two__overrides=["model.hiden=[3]"]))
-    text = refused_run(own, capsys)
-    assert "runs.two: model.hiden: no such key; did you mean 'hidden'?" in text
-    assert not folder_of(own).exists(), "nothing was computed"
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(own: Path, capsys: Capture) -> None:
