@@ -9,6 +9,7 @@ from runner.config.schema import SLURM, Config, server_processes, spare_processe
 from runner.engine.cluster.processes import runner_command
 from runner.plugin import pinned_references
 from runner.records.run_directory import CONFIG_FILE, RUN_FILE
+from runner.system.files import create_directory, writing
 from runner.system.slurm import JOB, submit
 
 LOG = "slurm.log"  # file in the run directory with the output of the batch script
@@ -35,7 +36,8 @@ def submit_run(config: Config, run_dir: Path, arguments: Sequence[str], later: S
     """Submit a run to Slurm and return a text about the job; return None if this process must execute the run.
 
     arguments: arguments of ``runner`` for the first start of the job. later: arguments for a start after a requeue, if
-    the run directory holds a run. Raises ResourceError if Slurm does not accept the job.
+    the run directory holds a run. Raises ResourceError if the directory cannot be created, or if Slurm does not accept
+    the job.
     """
     launcher = config.cluster.launcher
     if launcher.kind != SLURM or JOB in os.environ:
@@ -48,7 +50,8 @@ def submit_run(config: Config, run_dir: Path, arguments: Sequence[str], later: S
         later=shlex.join([*command, *later]),
         stopped=_STOPPED_BY_TERM,
     )
-    run_dir.mkdir(parents=True, exist_ok=True)
+    with writing(f"in {run_dir}", "choose another directory with hydra.run.dir=DIR"):
+        create_directory(run_dir)
     log = run_dir / LOG
     threads = config.cluster.threads_per_worker
     options: dict[str, object] = {

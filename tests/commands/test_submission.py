@@ -53,6 +53,13 @@ def test_a_run_without_allocation_submits_itself(commands: Path, fake_training: 
     assert "--ntasks=2" in (commands / "sbatch.args").read_text().splitlines()
 
 
+def test_a_directory_that_cannot_be_created_is_named(commands: Path, capsys: Capture) -> None:
+    Path("file").touch()
+    message = refused([*SLURM[:-1], "hydra.run.dir=file/run"], capsys, code=4)
+    assert f"cannot write in {Path('file/run').absolute()}: Not a directory" in message
+    assert not (commands / "sbatch.args").exists()
+
+
 def test_an_allocation_is_used(commands: Path, fake_training: FakeTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(JOB, "17")
     assert main(SLURM) == 0
