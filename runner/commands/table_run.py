@@ -22,7 +22,7 @@ from runner.sweeps.locks import sweep_lock, table_lock
 from runner.sweeps.outcome import Outcome, read_outcome
 from runner.sweeps.plan import PLAN_FILE, Plan, PlannedJob
 from runner.sweeps.report import SweepRecord
-from runner.system.files import create_directory
+from runner.system.files import create_directory, writing
 from runner.system.machine import usable_cores
 from runner.system.text import duration, text_table
 from runner.tables.cells import FAILS, HOLDS
@@ -99,11 +99,12 @@ class TableSweep:
         """Train the missing trials of the named runs and of the runs they are compared with; return the exit code.
 
         Raises DirectoryInUseError if another process runs this table, ConfigError if the table measures speeds and
-        jobs would run at the same time.
+        jobs would run at the same time, ResourceError if the directory of the sweep cannot be created.
         """
         if not runs:
             return 0  # no run exists for the chosen cells, and the table states why
-        create_directory(self.directory)
+        with writing(f"in {self.directory}", "change to a folder that can be written"):
+            create_directory(self.directory)
         with sweep_lock(self.directory):
             trials = list(self._trials(runs))
             plan = self._plan(trials)

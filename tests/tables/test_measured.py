@@ -234,6 +234,12 @@ def test_results_of_removed_seeds_and_changed_criteria_are_stated(finished: Path
     assert "Seeds, columns, tolerances or claims of the file were changed after 2 of 2 runs." in out
 
 
+def test_a_folder_for_the_sweep_that_cannot_be_created_is_named(own: Path, capsys: Capture) -> None:
+    Path("multirun").touch()
+    text = refused_run(own, capsys, code=4)
+    assert f"cannot write in {Path('multirun/table/mine').absolute()}: Not a directory" in text
+
+
 def test_secrets_are_not_in_results(own: Path, tmp_path: Path) -> None:
     changed(own, runs__whole__overrides=["tracking=mlflow", "tracking.uri='http://me:pass-word@host'"])
     files = TableReader(results=tmp_path / "mine").read(own)
