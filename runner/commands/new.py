@@ -8,8 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from runner.config.conf_dir import TABLES, conf_dir
-from runner.errors import ConfigError, ResourceError
+from runner.errors import ConfigError
 from runner.system.console import verb_parser
+from runner.system.files import writing
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,8 @@ def _write(texts: dict[Path, str]) -> None:
     for path in texts:
         if path.exists() or path.is_symlink():
             raise ConfigError(f"{path} exists; choose another name, or move the file")
-    try:
-        for path, text in texts.items():
+    for path, text in texts.items():
+        with writing(str(path), "change to a writable folder"):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
-    except OSError as error:
-        raise ResourceError(f"cannot write {error.filename}: {error.strerror}; change to a writable folder") from error
