@@ -10,6 +10,7 @@ from runner.config.configuration import fix_machine_values
 from runner.config.error_text import unknown_command_line_option
 from runner.errors import ConfigError
 from runner.system.console import add_yaml_options, verb_parser
+from runner.system.files import writing
 from runner.system.machine import usable_cores
 from runner.system.text import number
 from runner.training.link_test import with_messages
@@ -24,7 +25,7 @@ example: runner profile model=lenet data=mnist parallelism=single --threads 1 2 
 def main(arguments: Sequence[str]) -> int:
     """Measure a configuration in this process, measure messages between two processes, and add the times to a file.
 
-    Raises ConfigError if the file holds the profile of another machine.
+    Raises ConfigError if the file holds the profile of another machine, ResourceError if it cannot be written.
     """
     parser = verb_parser(
         "profile",
@@ -52,7 +53,8 @@ def main(arguments: Sequence[str]) -> int:
     for count in threads or [config.cluster.threads_per_worker]:
         own = replace(config, cluster=replace(config.cluster, threads_per_worker=count))
         profile = with_instructions(profile, own)
-    write_profile(output, profile)
+    with writing(str(output), "choose another file with --output"):
+        write_profile(output, profile)
     shapes = sum(len(family.points) for family in profile.families)
     print(f"{output}: {number(len(profile.families))} kinds of instructions in {number(shapes)} shapes", flush=True)
     return 0

@@ -12,7 +12,7 @@ from runner.config.schema import Config
 from runner.engine.run import instruction_times
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.simulate.profile import MEASURED, MessageCosts, Profile, Signature
-from runner.errors import ConfigError
+from runner.errors import ConfigError, ResourceError
 from runner.system.machine import usable_cores
 from runner.training import link_test
 from runner.training.profiles import profile_here, read_profile, with_instructions, write_profile
@@ -231,6 +231,8 @@ def test_the_verb_creates_and_extends_a_profile(tmp_path: Path, monkeypatch: pyt
     assert {family.threads for family in found.families} == {1, 3, usable_cores()}
     with pytest.raises(ConfigError, match=r"--threads 0: expected 1 or more"):
         command.main([*given, "--threads", "0"])
+    with pytest.raises(ResourceError, match=r"cannot write .*; choose another file with --output"):
+        command.main([*given[:-1], str(tmp_path / "absent" / "own.json")])
 
 
 @pytest.mark.slow
