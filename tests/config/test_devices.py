@@ -258,10 +258,3 @@ def test_every_gpu_is_assigned_once_unless_there_are_more_jobs(gpus: int, jobs: 
     assert [each.number for each in GpuShare(jobs, jobs).of(there)] == expected[0], "places count modulo jobs"
     assert ALL_GPUS.of([gpu(3), gpu(5)]) == [gpu(3), gpu(5)]
     assert GpuShare(1, 2).of([gpu(3), gpu(5)]) == [gpu(5)], "shares count positions, not GPU numbers"
-
-
-def test_the_log_of_a_job_names_its_gpus_and_whether_they_are_shared() -> None:
-    there = [gpu(0), gpu(1), gpu(2)]
-    assert GpuShare(0, 2).text(there) == "2 jobs of the sweep run at a time: this job uses GPU 0, 1 of 3"
-    shared = "4 jobs of the sweep run at a time: this job uses GPU 0 of 3, shared with other jobs"
-    assert GpuShare(3, 4).text(there) == shared
