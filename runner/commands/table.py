@@ -151,9 +151,9 @@ def _check(paths: Mapping[str, Path], reader: TableReader) -> int:
     for name, path in paths.items():
         try:
             files = reader.read(path)
-            for found in checks(files.table, files.configs, files.results()):
-                print(f"{name}/{found.run}: {found.state}", file=sys.stderr, flush=True)
-                rows.append((name, found.run, found.state, found.reason))
+            for run, state, reason in checks(files.table, files.configs, files.results()):
+                print(f"{name}/{run}: {state}", file=sys.stderr, flush=True)
+                rows.append((name, run, state, reason))
         except RunnerError as error:
             rows.append((name, "", REFUSED, str(error)))
     shown = [(*row[:3], " ".join(row[3].split())) for row in rows]

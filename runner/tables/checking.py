@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runner.config.configuration import fix_machine_values
 from runner.config.schema import Config
@@ -39,23 +39,16 @@ _SMALL = 8  # examples of the batch that is timed in place of one that exceeds t
 _STEPS = 2
 
 
-@dataclass(frozen=True)
-class Checked:
-    """The state of a run, and the reason."""
-
-    run: str
-    state: str
-    reason: str = ""
-
-
-def checks(table: Table, configs: Mapping[str, Config], results: Mapping[str, RunResults]) -> Iterator[Checked]:
-    """Yield the state of each run, in the order of the file."""
+def checks(
+    table: Table, configs: Mapping[str, Config], results: Mapping[str, RunResults]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield (run, state, reason) for each run, in the order of the file."""
     for run, config in configs.items():
         try:
             note = "" if table.kind in COMPUTED else _tried(config, table.runs[run].memory_gib)
-            yield _compared(table, run, config, results[run], note)
+            yield run, *_compared(table, config, results[run], note)
         except RunnerError as error:
-            yield Checked(run, REFUSED, str(error))
+            yield run, REFUSED, str(error)
 
 
 def _tried(config: Config, memory_gib: float | None) -> str:
@@ -159,27 +152,27 @@ def _synthetic(data: DatasetSettings, examples: int) -> DatasetSettings | None:
     return data
 
 
-def _compared(table: Table, run: str, config: Config, found: RunResults, note: str) -> Checked:
-    """Return the state of a run: whether this program reproduces the stored results on the present data."""
+def _compared(table: Table, config: Config, found: RunResults, note: str) -> tuple[str, str]:
+    """Return the state of a run and the reason: whether this program reproduces the results on the present data."""
     if not found.current:
         changed = f"the configuration changed in {found.changed_keys}" if found.earlier else ""
-        return Checked(run, STALE if changed else UNCHECKED, changed or note or "it was not run")
+        return STALE if changed else UNCHECKED, changed or note or "it was not run"
     if table.kind == COUNT:
         known = found.current[None].values
         same = count_sizes(config, table.columns, ResultOrigin()).values.items() <= known.items()
-        return Checked(run, CURRENT if same else STALE, "" if same else "the counted values changed")
+        return (CURRENT, "") if same else (STALE, "the counted values changed")
     if table.kind == SIMULATED:
         now, known = simulated_times(config, ResultOrigin()).values, found.current[None].values
         # Times are sums, whose last bits depend on the order of equal additions.
         same = all(name in now and math.isclose(now[name], value, rel_tol=1e-9) for name, value in known.items())
-        return Checked(run, CURRENT if same else STALE, "" if same else "the simulated times changed")
+        return (CURRENT, "") if same else (STALE, "the simulated times changed")
     if table.kind == BENCHMARK:
-        return Checked(run, UNCHECKED, "; ".join(filter(None, ("times are measured, not checked", note))))
+        return UNCHECKED, "; ".join(filter(None, ("times are measured, not checked", note)))
     seeds = ((seed, result) for seed, result in found.current.items() if seed is not None)
     each = [_same_program(replace(config, seed=seed), result) for seed, result in seeds]
     # The worst state decides: one stale seed makes the run stale.
     state, reason = max(each, key=lambda pair: (CURRENT, UNCHECKED, STALE).index(pair[0]))
-    return Checked(run, state, "; ".join(filter(None, (reason, note))))
+    return state, "; ".join(filter(None, (reason, note)))
 
 
 def _same_program(config: Config, result: Result) -> tuple[str, str]:
