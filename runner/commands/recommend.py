@@ -5,7 +5,6 @@ import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,20 +36,6 @@ MOST_WORKERS = 8
 SHOWN = 3
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A strategy with its settings, as overrides, and its simulation or the reason why it cannot be used."""
-
-    overrides: Sequence[str]
-    found: Simulated | None = None
-    reason: str = ""
-
-    @property
-    def settings(self) -> str:
-        """The overrides without the name of the group."""
-        return " ".join(each.removeprefix(f"{GROUP}.").removeprefix(f"{GROUP}=") for each in self.overrides)
-
-
 def main(arguments: Sequence[str]) -> int:
     """Print the ranked strategies and the commands of the best. Raises ConfigError if no strategy can be used."""
     parser = verb_parser("recommend", _DESCRIPTION, _EXAMPLE, advice=unknown_command_line_option)
@@ -67,10 +52,10 @@ def main(arguments: Sequence[str]) -> int:
     config = _config(composer, options.overrides)
     hardware = hardware_of(config)
     workers = options.workers or worker_counts(hardware)
-    distinct, tried = list(dict.fromkeys(candidates(hardware, workers))), []
+    distinct, tried = list(dict.fromkeys(candidates(hardware, workers))), dict[tuple[str, ...], Simulated | str]()
     for done, candidate in enumerate(distinct, 1):
         print(f"{done} of {len(distinct)}: {' '.join(candidate)}", file=sys.stderr, flush=True)
-        tried.append(_tried(composer, options.overrides, candidate))
+        tried[candidate] = _tried(composer, options.overrides, candidate)
     print(recommendation_text(tried, options.overrides, options.config_dir), flush=True)
     return 0
 
@@ -106,12 +91,17 @@ def _config(composer: RunComposer, overrides: Sequence[str]) -> Config:
     return from_composed(composer.compose(overrides), overrides)
 
 
-def _tried(composer: RunComposer, overrides: Sequence[str], candidate: Sequence[str]) -> Candidate:
-    """Simulate a candidate. If a ConfigError or ResourceError is raised, the message becomes the candidate's reason."""
+def _tried(composer: RunComposer, overrides: Sequence[str], candidate: Sequence[str]) -> Simulated | str:
+    """Simulate a candidate. If a ConfigError or ResourceError is raised, return the first line of its message."""
     try:
-        return Candidate(candidate, simulate(_config(composer, [*overrides, *candidate]), UPDATES))
+        return simulate(_config(composer, [*overrides, *candidate]), UPDATES)
     except (ConfigError, ResourceError) as error:
-        return Candidate(candidate, reason=str(error).splitlines()[0])
+        return str(error).splitlines()[0]
+
+
+def _settings(candidate: Sequence[str]) -> str:
+    """Return the overrides of a candidate without the name of the group."""
+    return " ".join(each.removeprefix(f"{GROUP}.").removeprefix(f"{GROUP}=") for each in candidate)
 
 
 def limit_of(found: Simulated) -> str:
@@ -128,14 +118,17 @@ def limit_of(found: Simulated) -> str:
     return text
 
 
-def recommendation_text(tried: Sequence[Candidate], overrides: Sequence[str], config_dir: Path | None) -> str:
+def recommendation_text(
+    tried: Mapping[tuple[str, ...], Simulated | str], overrides: Sequence[str], config_dir: Path | None
+) -> str:
     """Return a text with the ranked candidates, the commands of the best, and the reasons against unusable ones.
 
-    Raises ConfigError if no candidate can be used.
+    tried: candidate -> its simulation, or the reason why it cannot be used. Raises ConfigError if none can be used.
     """
-    usable = [(each, each.found) for each in tried if each.found is not None]
+    usable = [(each, found) for each, found in tried.items() if not isinstance(found, str)]
+    refused = [f"{_settings(each)}: {found}" for each, found in tried.items() if isinstance(found, str)]
     if not usable:
-        reasons = "\n".join(f"{each.settings}: {each.reason}" for each in tried)
+        reasons = "\n".join(refused)
         raise ConfigError(
             f"no strategy can be used:\n{reasons}\nchange the overrides so that a reason no longer applies, "
             "or choose other numbers of workers with --workers"
@@ -145,7 +138,7 @@ def recommendation_text(tried: Sequence[Candidate], overrides: Sequence[str], co
     rows = [
         (
             str(rank),
-            each.settings,
+            _settings(each),
             f"{1e6 / found.examples_per_s:,.3f}",
             f"{1e3 * found.step_s:,.3f}",
             str(1 + by_update.index(found.step_s)),
@@ -155,8 +148,7 @@ def recommendation_text(tried: Sequence[Candidate], overrides: Sequence[str], co
         for rank, (each, found) in enumerate(ranked, 1)
     ]
     headers = ("rank", "strategy", "us per example", "ms per update", "updates", "memory MiB", "limit")
-    refused = [f"{each.settings}: {each.reason}" for each in tried if each.found is None]
     own = [] if config_dir is None else ["--config-dir", str(config_dir)]
-    best = (["runner", "simulate", *own, *overrides, *each.overrides] for each, _ in ranked[:SHOWN])
+    best = (["runner", "simulate", *own, *overrides, *each] for each, _ in ranked[:SHOWN])
     lines = [text_table(headers, rows), "", *map(shlex.join, best)]
     return "\n".join([*lines, *(["", "cannot be used:", *refused] if refused else [])])
