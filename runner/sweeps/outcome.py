@@ -137,10 +137,13 @@ def has_ended(directory: Path, before: int | None) -> bool:
     return ended and not is_held(directory / JOB_LOCK)
 
 
-def failure_summary(error: Exception, directory: Path, overrides: Sequence[str]) -> Summary:
-    """Return a summary with the error of a job whose run wrote no summary."""
+def record_failure(error: Exception, directory: Path, overrides: Sequence[str]) -> None:
+    """Record the error that ended a job, unless the run of the job has written a summary; raises OSError."""
+    # If the directory was in use, the summary in it belongs to another run.
+    if not isinstance(error, DirectoryInUseError) and (directory / SUMMARY_FILE).exists():
+        return
     exit_code = error.exit_code if isinstance(error, RunnerError) else None
-    return Summary(
+    summary = Summary(
         run_id="",
         status=INTERRUPTED if isinstance(error, Interrupted) else FAILED,
         config_hash="",
@@ -153,14 +156,8 @@ def failure_summary(error: Exception, directory: Path, overrides: Sequence[str])
         error=Failure(type(error).__name__, str(error), exit_code),
         overrides=list(overrides),
     )
-
-
-def record_failure(error: Exception, directory: Path, overrides: Sequence[str]) -> None:
-    """Record the error that ended a job, unless the run of the job has written a summary; raises OSError."""
-    # If the directory was in use, the summary in it belongs to another run.
-    if isinstance(error, DirectoryInUseError) or not (directory / SUMMARY_FILE).exists():
-        directory.mkdir(parents=True, exist_ok=True)
-        failure_summary(error, directory, overrides).write(directory / FAILURE_FILE)
+    directory.mkdir(parents=True, exist_ok=True)
+    summary.write(directory / FAILURE_FILE)
 
 
 def remove_outcome(directory: Path) -> None:

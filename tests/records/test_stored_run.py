@@ -11,7 +11,7 @@ import pytest
 
 from runner.data import Synthetic
 from runner.data.dataset import Facts, Normalisation
-from runner.errors import ConfigError, DataError, NumericError
+from runner.errors import ConfigError, DataError
 from runner.fields import Field
 from runner.records.data_facts import (
     FACTS_FILE,
@@ -27,7 +27,6 @@ from runner.records.late_tracking import LateRecords, late_runs, write_late
 from runner.records.run_directory import SUMMARY_FILE, RunDirectory
 from runner.records.stored_run import PLUGINS_FILE, StoredRun, find_run, read_plugins, read_run, write_plugins
 from runner.records.summary import Summary
-from runner.sweeps.outcome import failure_summary
 from runner.tracking.records import End
 from runner.tracking.replay import Replay
 from runner.tracking.spool import SPOOL_FILE
@@ -317,7 +316,7 @@ def test_only_the_store_is_read_from_the_configuration(tmp_path: Path, configura
 def test_the_end_of_a_run_is_read_from_its_summary(tmp_path: Path) -> None:
     runs = [late_run(tmp_path / name) for name in ("damaged", "failed", "killed")]
     (runs[0] / SUMMARY_FILE).write_text("{")
-    failure_summary(NumericError("the loss is nan"), runs[1], []).write(runs[1] / SUMMARY_FILE)
+    Summary("", "failed", "", "", "", 1, {}, "", "").write(runs[1] / SUMMARY_FILE)
     os.utime(runs[1] / SUMMARY_FILE, (1, 12.5))
     replay = FakeReplay()
     outcome = write_late(runs, replay)
