@@ -25,6 +25,11 @@ _PLAIN = re.compile(r"[A-Za-z_/][\w./+-]*", re.ASCII)
 """Pattern of values that Hydra reads as text even without quotation marks, except for :data:`_NO_TEXT`."""
 _NO_TEXT = ("null", "true", "false", "inf", "nan")
 
+_KEY = re.compile(r"[\w$.-]+", re.ASCII)
+"""Pattern of names that can be a part of the key of an override."""
+_SYMBOL = re.compile(r"[\\()\[\]{}:=, \t]")
+"""A character that Hydra reads as part of a key of a dict only after a backslash."""
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -90,7 +95,7 @@ def _pairs(key: str, value: Any, classes: dict[SessionClass, None], swept: bool)
         raise ConfigError(f"{key}: expected {section}={{'{name}': ...}} or **{{'{section}.{name}': ...}}")
     if key == "init_from" and isinstance(value, Mapping):
         yield key, _text(key, stored_weights(value))
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Mapping) and (key in GROUPS or all(_KEY.fullmatch(str(name)) for name in value)):
         inner = dict(value)
         if key in GROUPS and "name" in inner:
             yield key, _text(key, inner.pop("name"))
@@ -146,7 +151,9 @@ def _text(key: str, value: Any) -> str:
         case list() | tuple() | range() | np.ndarray():
             return f"[{','.join(_text(key, item) for item in value)}]"
         case Mapping():
-            return "{" + ",".join(f"{name}:{_text(key, item)}" for name, item in value.items()) + "}"
+            names = (_SYMBOL.sub(r"\\\g<0>", str(name)) for name in value)
+            items = zip(names, value.values(), strict=True)
+            return "{" + ",".join(f"{name}: {_text(key, item)}" for name, item in items) + "}"
     raise ConfigError(
         f"{key}={value!r}: expected a number, a text, a list, a dict, None, or, for one of {', '.join(GROUPS)}, an "
         "object of a class derived from the group's base class"

@@ -10,7 +10,7 @@ import runner
 from runner.api.arguments import arguments
 from runner.config.hydra_app import compose
 from runner.models import Mlp
-from runner.strategies import SyncData
+from runner.strategies import ModelParallel, Strategy, SyncData
 from tests.api.session_classes import Recorder, SmallNet
 
 
@@ -26,6 +26,7 @@ from tests.api.session_classes import Recorder, SmallNet
         ({"init_from": "true", "tracking.experiment": "1"}, ["init_from='true'", "tracking.experiment='1'"]),
         ({"model": Mlp(hidden=[7])}, ["model=mlp", "model.hidden=[7]", "model.activation=relu"]),
         ({"model": SmallNet}, ["model=small_net", "model.hidden=64"]),
+        ({"parallelism.shard": {"fc*": "column", "a=b": None}}, [r"parallelism.shard={fc*: column,a\=b: null}"]),
         ({"directory": "here"}, ["hydra.run.dir=here"]),
     ],
 )
@@ -54,8 +55,9 @@ def test_texts_reach_the_configuration_unchanged(value: str) -> None:
     assert node._value() == value
 
 
-def test_the_settings_of_a_strategy_reach_the_configuration() -> None:
-    assert runner.compose(parallelism=SyncData(workers=3), train={"steps": 2}).parallelism == SyncData(workers=3)
+@pytest.mark.parametrize("strategy", [SyncData(workers=3), ModelParallel(constraints={"conv*": 0, "fc[67]": 1})])
+def test_the_settings_of_a_strategy_reach_the_configuration(strategy: Strategy) -> None:
+    assert runner.compose(parallelism=strategy, train={"steps": 2}).parallelism == strategy
 
 
 @pytest.mark.parametrize(
