@@ -137,8 +137,8 @@ class Run:
 
     def compare(self, other: "Run | str | Path") -> Text:
         """Return the differences between two runs: configuration, code, versions, machine, results."""
-        directory = other.directory if isinstance(other, Run) else load(other).directory
-        return Text(comparison_text(read_run(self.directory), read_run(directory)))
+        second = read_run(other.directory) if isinstance(other, Run) else named_run(os.path.expanduser(other))
+        return Text(comparison_text(read_run(self.directory), second))
 
     def resume(
         self,

@@ -58,6 +58,7 @@ def test_own_classes_and_arrays_train(parallelism: Any, here: Path, capsys: Capt
     expected = r"classes=\[.*Recorder.*\]: .* derived from one of Task, .*, Strategy$"
     with pytest.raises(runner.RunnerError, match=expected):
         runner.load(run.directory, classes=[Recorder])
+    assert "equal entries" in run.compare(run.directory), "a comparison needs no classes"
     loaded = runner.load(run.directory, classes=[SmallNet, SignDescent, Halves])
     assert loaded.predict(np.zeros((2, 5))).shape == (2, 3)
     assert loaded.resume(train={"steps": 4}).summary.steps == 4
