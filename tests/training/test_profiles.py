@@ -184,6 +184,13 @@ def test_bytes_of_a_link_cost_time_of_cores_at_both_ends(recorded: Path, tmp_pat
     assert found.step_s - free.step_s == pytest.approx(2 * 2 * crossed / 1e7, rel=0.01)
 
 
+def test_one_process_needs_no_links(recorded: Path) -> None:
+    config = described("parallelism=single", recorded)
+    assert config.cluster.hardware is not None
+    config.cluster.hardware.links.clear()
+    assert simulate(config, 1).carried == {}
+
+
 def test_kinds_on_one_host_have_their_own_costs_of_messages(recorded: Path) -> None:
     config = described(STRATEGIES[1], recorded)
     hardware = config.cluster.hardware

@@ -139,7 +139,8 @@ def workers_per_host(network: Network, workers: int) -> int | None:
     A host is a group of successive workers with links to the same places. The result is also None if each host has one
     worker, or if one host has all workers.
     """
-    nearest = [[place for place, _ in network.neighbours[network.place[worker_task(k)]]] for k in range(workers)]
+    own = (network.place[worker_task(k)] for k in range(workers))
+    nearest = [[place for place, _ in network.neighbours.get(each, ())] for each in own]
     groups = [len(list(group)) for _, group in groupby(nearest)]
     return groups[0] if 1 < len(groups) < workers and len(set(groups)) == 1 else None
 
