@@ -83,7 +83,8 @@ class Run:
         """Return a pandas DataFrame with a row for each step and a column for each metric; missing values are NaN."""
         import pandas as pd
 
-        return pd.DataFrame.from_records(self.metrics(), index="step")
+        records = self.metrics()
+        return pd.DataFrame.from_records(records, index="step" if records else None)
 
     def weights(self, which: str | None = None) -> dict[str, NDArray[Any]]:
         """Return name -> value of each variable of the network, such as "fc1/weights", without optimizer slots.

@@ -113,6 +113,7 @@ def test_texts_show_their_lines(stored: Run, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_active_run_has_metrics_and_no_summary(tmp_path: Path) -> None:
     with MetricsLog(tmp_path / "metrics.jsonl") as log:
+        assert Run(tmp_path).frame().empty
         log.append(1, {"train/loss": 0.5})
     assert [record["train/loss"] for record in Run(tmp_path).metrics()] == [0.5]
     with pytest.raises(runner.RunnerError, match="active or was killed; call resume"):
