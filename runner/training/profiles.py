@@ -74,7 +74,7 @@ def with_instructions(profile: Profile, config: Config, measured: set[Signature]
     before; plans with only such signatures are skipped, and new signatures are added.
     """
     found = _measured(config, set() if measured is None else measured)
-    return profile.merged(replace(profile, families=families_of(found, config.cluster.threads_per_worker or 1)))
+    return profile.with_families(families_of(found, config.cluster.threads_per_worker or 1))
 
 
 def _measured(config: Config, seen: set[Signature]) -> Iterator[tuple[Signature, float]]:

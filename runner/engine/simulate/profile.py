@@ -6,8 +6,9 @@ library, with equal attributes, dtypes, layouts and threads, in several shapes.
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -132,15 +133,13 @@ class Profile:
             known[signature, threads] = found if alike or found is None else found._replace(origin=EXTRAPOLATED)
         return known[signature, threads]
 
-    def merged(self, other: "Profile") -> "Profile":
-        """Return a profile with the shapes of both; ``other`` is newer and replaces equal shapes and the messages."""
-        families = {(each.op, each.library, each.form, each.threads): dict[Shapes, Point]() for each in self.families}
-        for family in (*self.families, *other.families):
-            key = family.op, family.library, family.form, family.threads
-            families.setdefault(key, {}).update({point.shapes: point for point in family.points})
-        found = tuple(Family(*key, tuple(points.values())) for key, points in sorted(families.items()))
-        newest = self if other.messages is None else other
-        return Profile(other.machine, newest.messages, newest.queued, newest.step_us, found)
+    def with_families(self, measured: Iterable[Family]) -> "Profile":
+        """Return a profile that also has these families, whose shapes replace equal shapes."""
+        points: dict[tuple[str, str, str, int], dict[Shapes, Point]] = defaultdict(dict)
+        for family in (*self.families, *measured):
+            own = points[family.op, family.library, family.form, family.threads]
+            own.update({point.shapes: point for point in family.points})
+        return replace(self, families=tuple(Family(*key, tuple(own.values())) for key, own in sorted(points.items())))
 
     @cached_property
     def _estimates(self) -> dict[tuple[Signature, int], Estimate | None]:

@@ -1,7 +1,5 @@
 """Measured costs: laws of the estimates between measured shapes, the signatures of a plan, and merged profiles."""
 
-from dataclasses import replace
-
 import pytest
 
 from runner.engine.graph import ops
@@ -72,11 +70,9 @@ def test_the_nearest_shape_is_preferred_to_a_shape_of_equal_work() -> None:
 
 
 def test_newer_shapes_replace_equal_ones_in_a_merged_profile() -> None:
-    newer = replace(measured(8), families=families_of([(square(8), 5e-6)], 1), messages=None)
-    merged = measured(8, 16).merged(newer)
+    merged = measured(8, 16).with_families(families_of([(square(8), 5e-6)], 1))
     assert [(each.shapes[0][0], each.us) for each in merged.families[0].points] == [(8, 5.0), (16, 26.0)]
-    assert merged.messages == MESSAGES
-    assert len(merged.merged(measured(8, threads=2)).families) == 2
+    assert len(merged.with_families(measured(8, threads=2).families).families) == 2
 
 
 def test_a_profile_is_read_as_it_was_written() -> None:
