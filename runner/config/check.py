@@ -87,7 +87,7 @@ def _parallelism(config: Config) -> Iterator[str]:
 
 
 def training_facts(config: Config) -> TrainingFacts:
-    """Return the facts that the strategy's check needs, without the number of examples and the number of steps."""
+    """Return the facts that the strategy's check needs, without the number of steps."""
     return TrainingFacts(
         optimizer=config.optimizer,
         batch_size=config.train.batch_size,

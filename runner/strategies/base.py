@@ -55,8 +55,7 @@ class TrainingFacts:
     """The facts of a configuration against which a strategy checks its settings.
 
     batch_size, eval_batch_size: examples over all workers. emulated: whether link delays are emulated. compression: the
-    compression of tensors between devices, or "none". train_examples, total_steps: the number of examples in the
-    training split and of steps in the run; None if unknown.
+    compression of tensors between devices, or "none". total_steps: number of steps of the run; None if unknown.
     """
 
     optimizer: Optimizer
@@ -65,7 +64,6 @@ class TrainingFacts:
     microbatches: int
     emulated: bool
     compression: str
-    train_examples: int | None = None
     total_steps: int | None = None
 
 

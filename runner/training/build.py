@@ -99,7 +99,7 @@ def program_of(config: Config, facts: Facts, total_steps: int, *, simulated: boo
     simulated: return the program for simulation.
     """
     strategy: Strategy = config.parallelism
-    known = replace(training_facts(config), train_examples=facts.train_examples, total_steps=total_steps)
+    known = replace(training_facts(config), total_steps=total_steps)
     if faults := list(strategy.faults(known)):
         raise ConfigError("\n".join(faults))
     workload = workload_of(config, facts)

@@ -291,8 +291,7 @@ def test_presets_fit_every_experiment(experiment: str) -> None:
     """Check the data and the lengths of the experiments. The tests of ``training`` build the programs."""
     for preset, steps in (("fast", 25), ("overfit", 300), ("profile", 30)):
         config = composed(f"+debug={preset}", f"experiment={experiment}")
-        examples = limited_facts(config.data).train_examples
-        known = dataclasses.replace(training_facts(config), train_examples=examples, total_steps=steps)
+        known = dataclasses.replace(training_facts(config), total_steps=steps)
         assert config.train.steps == steps
         assert list(config.parallelism.faults(known)) == []
 
