@@ -18,24 +18,18 @@ class Module:
     pool: int
 
 
-STAGES: dict[str, dict[str, Module]] = {
-    "3": {
-        "a": Module(64, (96, 128), (16, 32), 32),
-        "b": Module(128, (128, 192), (32, 96), 64),
-    },
-    "4": {
-        "a": Module(192, (96, 208), (16, 48), 64),
-        "b": Module(160, (112, 224), (24, 64), 64),
-        "c": Module(128, (128, 256), (24, 64), 64),
-        "d": Module(112, (144, 288), (32, 64), 64),
-        "e": Module(256, (160, 320), (32, 128), 128),
-    },
-    "5": {
-        "a": Module(256, (160, 320), (32, 128), 128),
-        "b": Module(384, (192, 384), (48, 128), 128),
-    },
+MODULES: dict[str, Module] = {
+    "3a": Module(64, (96, 128), (16, 32), 32),
+    "3b": Module(128, (128, 192), (32, 96), 64),
+    "4a": Module(192, (96, 208), (16, 48), 64),
+    "4b": Module(160, (112, 224), (24, 64), 64),
+    "4c": Module(128, (128, 256), (24, 64), 64),
+    "4d": Module(112, (144, 288), (32, 64), 64),
+    "4e": Module(256, (160, 320), (32, 128), 128),
+    "5a": Module(256, (160, 320), (32, 128), 128),
+    "5b": Module(384, (192, 384), (48, 128), 128),
 }
-"""Stage -> letter -> module of the paper: 3a, 3b, 4a, ... 5b. Max pooling precedes each stage."""
+"""Name of a module in the paper -> the module. Max pooling precedes the first module of each stage: 3a, 4a and 5a."""
 
 AUXILIARY = ("4a", "4d")
 """The modules whose results the auxiliary heads read."""
@@ -66,13 +60,13 @@ class GoogLeNet(Model):
         h = _conv(net, h, 64, kernel=1, name="conv2_reduce")
         h = _conv(net, h, 192, kernel=3, name="conv2")
         h = self._normalize(net, h, name="norm2")
-        for before, (stage, modules) in enumerate(STAGES.items(), start=2):
-            h = nn.max_pool(net, h, window=3, stride=2, ceil=True, name=f"pool{before}")
-            for letter, module in modules.items():
-                h = _inception(net, h, module, f"inception_{stage}{letter}")
-                if self.auxiliary_weight and f"{stage}{letter}" in AUXILIARY:
-                    head = _auxiliary_head(net, h, outputs, f"aux_{stage}{letter}")
-                    net.auxiliary.append((head, self.auxiliary_weight))
+        for name, module in MODULES.items():
+            if name.endswith("a"):
+                h = nn.max_pool(net, h, window=3, stride=2, ceil=True, name=f"pool{int(name[0]) - 1}")
+            h = _inception(net, h, module, f"inception_{name}")
+            if self.auxiliary_weight and name in AUXILIARY:
+                head = _auxiliary_head(net, h, outputs, f"aux_{name}")
+                net.auxiliary.append((head, self.auxiliary_weight))
         h = nn.global_avg_pool(net, h, name="pool5")
         h = nn.dropout(net, h, self.dropout, name="dropout")
         return nn.dense(net, h, outputs, name="fc")
