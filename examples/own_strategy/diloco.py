@@ -102,7 +102,7 @@ def _over_workers(replicas: Sequence[Replica], name: str, parts: Sequence[Tensor
         replicas, sharded_reduce(graph, parts, [each.device for each in replicas], f"{OUTER}/{name}"), strict=True
     ):
         with replica.within(OUTER):
-            means.append(scaled(graph, total, 1 / len(replicas), graph.spec(total).dtype, "mean"))
+            means.append(scaled(graph, total, 1 / len(replicas), "mean"))
     return means
 
 

@@ -60,7 +60,7 @@ def _average(replicas: Sequence[Replica]) -> list[str]:
         sums = sharded_reduce(graph, [each.tensor for each in variables], devices, f"{AVERAGE}/{variables[0].name}")
         for replica, variable, total in zip(replicas, variables, sums, strict=True):
             with replica.within(AVERAGE):
-                mean = scaled(graph, total, 1 / len(replicas), variable.spec.dtype, "mean")
+                mean = scaled(graph, total, 1 / len(replicas), "mean")
                 targets.append(ops.assign(graph, variable.tensor, mean).node)
     return targets
 

@@ -152,7 +152,7 @@ class Replica:
             factor, metrics = 1.0 / self.workload.batch_size, {}
             for name, per_example in outputs.summed.items():
                 total = ops.reduce_sum(self.graph, per_example, axes=(0,))
-                metrics[name] = scaled(self.graph, total, factor, self.workload.state_dtype, name)
+                metrics[name] = scaled(self.graph, total, factor, name)
         return Forward(share, scope, net.state_updates, metrics, net.lookups)
 
     def differentiate(self, forward: Forward) -> list[tuple[Variable, Gradient]]:
@@ -327,7 +327,7 @@ def cast_fields(graph: Graph, workload: Workload, batch: Mapping[str, Tensor]) -
 
 def weighted(graph: Graph, update: StateUpdate, weight: float) -> StateUpdate:
     """Return ``weight`` times a statistic of a share: a summand of the mean over the batch."""
-    part = scaled(graph, update.batch_value, weight, update.variable.spec.dtype, "statistic")
+    part = scaled(graph, update.batch_value, weight, "statistic")
     return replace(update, batch_value=part)
 
 
@@ -338,15 +338,14 @@ def advance(graph: Graph, update: StateUpdate) -> str:
 
 def advanced(graph: Graph, update: StateUpdate) -> Tensor:
     """Return the next value of a moving average: decay * old value + (1 - decay) * batch value."""
-    variable = update.variable
-    old = scaled(graph, variable.tensor, update.decay, variable.spec.dtype, "old")
-    new = scaled(graph, update.batch_value, 1.0 - update.decay, variable.spec.dtype, "new")
+    old = scaled(graph, update.variable.tensor, update.decay, "old")
+    new = scaled(graph, update.batch_value, 1.0 - update.decay, "new")
     return ops.add(graph, old, new)
 
 
-def scaled(graph: Graph, tensor: Tensor, factor: float, dtype: str, name: str) -> Tensor:
-    """Return factor * tensor, where the factor is a scalar of ``dtype``."""
-    return ops.mul(graph, tensor, ops.fill(graph, factor, (), dtype), name=name)
+def scaled(graph: Graph, tensor: Tensor, factor: float, name: str) -> Tensor:
+    """Return factor * tensor, as a node with this name."""
+    return ops.mul(graph, tensor, ops.fill(graph, factor, (), graph.spec(tensor).dtype), name=name)
 
 
 def ordered_sum(graph: Graph, parts: Sequence[Tensor], name: str = "sum") -> Tensor:
@@ -379,7 +378,6 @@ def batch_metrics(
         for name in parts[0].metrics:
             values = [each.metrics[name] for each in parts]
             if weights is not None:
-                pairs = zip(values, weights, strict=True)
-                values = [scaled(graph, value, weight, graph.spec(value).dtype, "part") for value, weight in pairs]
+                values = [scaled(graph, each, weight, "part") for each, weight in zip(values, weights, strict=True)]
             metrics[name] = ordered_sum(graph, values, name)
     return metrics

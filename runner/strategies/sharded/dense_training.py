@@ -96,19 +96,17 @@ class DenseTraining:
             for replica, scores, own in zip(self._replicas, self._scores, parts, strict=True):
                 with replica.within("train/scores"):
                     total = ordered_sum(self.graph, scores[name], name)
-                    own[name] = self._divided(total, self._workload.batch_size, name)
+                    own[name] = scaled(self.graph, total, 1.0 / self._workload.batch_size, name)
         return parts
 
     def _score(self, added: DensePass, scope: str) -> list[Tensor]:
         """Add each worker's scores for a pass; return their parts of the mean loss of an update."""
-        losses = []
+        factor, losses = 1.0 / (self._workload.batch_size // self.updates), []
         for k, outputs in added.outputs.items():
             with self._replicas[k].within(scope):
                 for name, values in outputs.summed.items():
                     self._scores[k][name].append(ops.reduce_sum(self.graph, values, axes=(0,)))
-                losses.append(
-                    self._divided(self._scores[k][LOSS][-1], self._workload.batch_size // self.updates, "loss")
-                )
+                losses.append(scaled(self.graph, self._scores[k][LOSS][-1], factor, "loss"))
         return losses
 
     def _differentiate(self, losses: Sequence[Tensor], rows: Rows, scope: str) -> None:
@@ -135,9 +133,6 @@ class DenseTraining:
                 for each in updates:
                     part = weighted(self.graph, each, examples / self._workload.batch_size)
                     self._statistics[k][each.variable.name].append(part)
-
-    def _divided(self, total: Tensor, examples: int, name: str) -> Tensor:
-        return scaled(self.graph, total, 1.0 / examples, self._workload.state_dtype, name)
 
     def _rate(self, replica: Replica, factor: float) -> Tensor:
         if factor == 1.0:
