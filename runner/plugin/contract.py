@@ -129,6 +129,8 @@ def _check_measure(place: str, name: object, measure: object, kind: type) -> Non
     if isinstance(measure, Metric):
         expected = f"direction={MIN!r} or direction={MAX!r}"
         _require(measure.direction in (MIN, MAX), place, f"direction={measure.direction!r}", expected)
+        expected = "of_examples alone; a metric of means belongs to the measures of a task"
+        _require(measure.of_means is None, place, "of_means", expected)
 
 
 def _check_name(place: str, name: object) -> None:

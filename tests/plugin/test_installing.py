@@ -94,6 +94,7 @@ def test_valid_plugins_are_accepted() -> None:
         ({"metrics": {"mask": Metric("max")}}, r"got mask, expected a name other than loss, accuracy, mask, labels"),
         ({"metrics": {"mine": Metric("max")}}, r"expected Metric with target='labels' or target='numbers'"),
         ({"metrics": {"mine": Metric("up", target="labels", of_examples=abs)}}, r"got direction='up', expected dir"),
+        ({"metrics": {"mine": Metric("max", "", "labels", abs, max)}}, "got of_means, expected of_examples alone"),
         ({"ops": SWISH}, r"Plugin\(ops=\.\.\.\): got .*, expected a list of OpDef"),
         ({"kernels": [abs]}, r"Plugin\(kernels=\.\.\.\): got .*, expected a list of Kernel"),
         ({"ops": [SWISH]}, r"op 'swish': got no kernel, expected one for 'cpu' among kernels"),
