@@ -22,8 +22,8 @@ from runner.errors import ConfigError
 from runner.plugin.session import CALLBACK, SessionClass, installed, session_class
 
 _PLAIN = re.compile(r"[A-Za-z_/][\w./+-]*", re.ASCII)
-"""Pattern of values that Hydra reads as text even without quotation marks, except for :data:`_NO_TEXT`."""
-_NO_TEXT = ("null", "true", "false", "inf", "nan")
+"""Pattern of values that Hydra and YAML read as text even without quotation marks, except for :data:`_NO_TEXT`."""
+_NO_TEXT = ("null", "true", "false", "inf", "nan", "yes", "no", "on", "off")
 
 _KEY = re.compile(r"[\w$.-]+", re.ASCII)
 """Pattern of names that can be a part of the key of an override."""
@@ -147,7 +147,10 @@ def _text(key: str, value: Any) -> str:
             return repr(float(value)) if math.isfinite(value) else str(float(value))
         case str() | Path():
             text = str(value)
-            return text if _PLAIN.fullmatch(text) and text.lower() not in _NO_TEXT else quoted(text)
+            if _PLAIN.fullmatch(text) and text.lower() not in _NO_TEXT:
+                return text
+            # ``resume`` and ``evaluate`` read values as YAML, where a backslash in single quotes is not an escape.
+            return quoted(text, '"' if "'" in text and not {'"', "\\"} & set(text) else "'")
         case list() | tuple() | range() | np.ndarray():
             return f"[{','.join(_text(key, item) for item in value)}]"
         case Mapping():

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import runner
 from runner.api.arguments import arguments
@@ -46,11 +47,13 @@ def test_a_list_is_an_axis_only_in_a_sweep() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["a, b", "it's", "${x}", "", "ä", "/home/me/é", "null", "x=1", "[1]", "a\\'b", "1e3", "-m"]
+    "value", ["a, b", "it's", "on", "${x}", "", "ä", "/home/me/é", "null", "x=1", "[1]", "a\\'b", "1e3", "-m"]
 )
 def test_texts_reach_the_configuration_unchanged(value: str) -> None:
     (override,) = arguments("run", (), (), {"init_from": value}).overrides
     composed = compose([override]).composed
+    text = override.partition("=")[2]
+    assert "\\" in value or yaml.safe_load(text) == value, "resume and evaluate read values as YAML"
     node: Any = composed._get_node("init_from")
     assert node._value() == value
 
