@@ -90,6 +90,8 @@ def arguments(
 
 def _pairs(key: str, value: Any, classes: dict[SessionClass, None], swept: bool) -> Iterator[tuple[str, str]]:
     """Yield the overrides, (key, text), of one keyword; add option classes that are in no table to ``classes``."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
     if "__" in key:
         section, _, name = key.partition("__")
         raise ConfigError(f"{key}: expected {section}={{'{name}': ...}} or **{{'{section}.{name}': ...}}")

@@ -21,6 +21,7 @@ from tests.api.session_classes import Recorder, SmallNet
         ({"model": "mlp", "seed": 3}, ["model=mlp", "seed=3"]),
         ({"train": {"steps": 4, "patience": None}}, ["train.steps=4", "train.patience=null"]),
         ({"optimizer": {"name": "adam", "lr": 1e-5}}, ["optimizer=adam", "optimizer.lr=1e-05"]),
+        ({"optimizer.lr": np.array(0.25)}, ["optimizer.lr=0.25"]),
         ({"optimizer.lr": np.float32(0.5), "trace": np.bool_(True)}, ["optimizer.lr=0.5", "trace=true"]),
         ({"model.hidden": (8, np.int64(4)), "seed": np.int8(1)}, ["model.hidden=[8,4]", "seed=1"]),
         ({"data.path": Path("/a b/c.npz")}, ["data.path='/a b/c.npz'"]),
