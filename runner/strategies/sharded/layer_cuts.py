@@ -91,14 +91,10 @@ def _units_of_product(graph: Graph, layer: str, nodes: Sequence[Node], way: Way)
     return columns if way is Way.COLUMN else rows
 
 
-def _is_by_unit(node: Node) -> bool:
-    scalar = node.op == "fill" and node.outputs[0].rank == 0
-    return scalar or node.op in BY_UNIT or node.op == "dropout_mask"
-
-
 def _units_passed_on(graph: Graph, nodes: Sequence[Node], columns: Collection[Tensor]) -> int | None:
     """Return a layer's number of units if it treats units of column-sharded tensors separately; otherwise None."""
-    if not all(_is_by_unit(node) for node in nodes):
+    by_unit = {*BY_UNIT, "dropout_mask"}
+    if not all(node.op in by_unit or (node.op == "fill" and not node.outputs[0].rank) for node in nodes):
         return None
     # A mask reads the step and the indices of examples, which every worker can read.
     read = set(read_from_outside([node for node in nodes if node.op != "dropout_mask"]))
