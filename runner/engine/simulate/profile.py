@@ -182,10 +182,10 @@ def signature_of(plan: DevicePlan, instruction: Instruction) -> Signature:
     else:
         cost = op_table.lookup(instruction.op).cost(inputs, outputs, instruction.attributes)
         work = cost.nbytes + cost.flops / _FLOPS_PER_BYTE
-    attributes = {name: value for name, value in instruction.attributes.items() if not _is_name(name)}
+    kept = sorted(name for name in instruction.attributes if name not in _NAMES and not name.endswith("_shape"))
     form = [
         *(" ".join(f"{slot.spec.dtype}:{slot.layout.tag}" for slot in each) for each in slots),
-        *(f"{name}={_NUMBER.sub('#', str(value))}" for name, value in sorted(attributes.items())),
+        *(f"{name}={_NUMBER.sub('#', str(instruction.attributes[name]))}" for name in kept),
     ]
     shapes = tuple(tuple(spec.shape) for spec in (*inputs, *outputs))
     return Signature(instruction.op, instruction.library, "; ".join(form), shapes, work)
@@ -210,7 +210,3 @@ def families_of(measured: Iterable[tuple[Signature, float]], threads: int) -> tu
         key = signature.op, signature.library, signature.form
         points.setdefault(key, []).append(Point(signature.shapes, signature.work, us))
     return tuple(Family(*key, threads, tuple(each)) for key, each in sorted(points.items()))
-
-
-def _is_name(attribute: str) -> bool:
-    return attribute in _NAMES or attribute.endswith("_shape")
