@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
 from itertools import groupby
@@ -43,6 +43,7 @@ class Network:
     links: tuple[Link, ...]
     place: Mapping[str, str]
     neighbours: Mapping[str, Sequence[tuple[str, int]]]
+    _found: dict[str, dict[str, Route]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def route(self, source: str, destination: str) -> Route:
         """Return the route with the fewest links between two tasks.
@@ -80,10 +81,6 @@ class Network:
         """Place -> its neighbours that have other neighbours."""
         ends = self._last_links
         return {place: [each for each in own if each[0] not in ends] for place, own in self.neighbours.items()}
-
-    @cached_property
-    def _found(self) -> dict[str, dict[str, Route]]:
-        return {}
 
     def _routes_from(self, start: str) -> dict[str, Route]:
         """Return the routes from a place to all places that have several neighbours."""
