@@ -45,16 +45,16 @@ def words(text: str) -> Iterator[list[str]]:
 def most_frequent(lines: Lines, size: int) -> tuple[str, ...]:
     """Return END, UNKNOWN and the ``size`` - 2 most frequent words of a text, in descending order of frequency.
 
-    Equally frequent words are in alphabetical order. UNKNOWN is as frequent as all excluded words together.
+    Equally frequent words are in alphabetical order. UNKNOWN is as frequent as all excluded words together. END and
+    UNKNOWN may also be words of the text.
     """
     counts: Counter[str] = Counter()
-    ends = 0
     for line in lines:
         counts.update(line)
-        ends += 1
-    kept = sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]
-    unknown = sum(counts.values()) - sum(counts[word] for word in kept)
-    found = {**{word: counts[word] for word in kept}, END: ends, UNKNOWN: unknown}
+        counts[END] += 1
+    kept = sorted(counts.keys() - {END, UNKNOWN}, key=lambda word: (-counts[word], word))[: size - 2]
+    found = {word: counts[word] for word in (*kept, END)}
+    found[UNKNOWN] = counts.total() - sum(found.values())
     return tuple(sorted(found, key=lambda word: (-found[word], word)))
 
 

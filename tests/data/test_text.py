@@ -28,6 +28,7 @@ def test_a_vocabulary_is_sorted_by_frequency_with_the_end_and_unknown_words() ->
     assert most_frequent(lines, 4) == (END, "b", UNKNOWN, "a")
     assert most_frequent(lines, 3) == (UNKNOWN, END, "b")
     assert most_frequent(lines, 99) == (END, "b", "a", "c", "d", UNKNOWN)
+    assert most_frequent([["a", UNKNOWN, UNKNOWN], ["b", "a", END]], 4) == (END, UNKNOWN, "a", "b")
     assert tokens(lines, ("b", END, "a", UNKNOWN)).tolist() == [0, 2, 0, 1, 3, 2, 0, 1, 3, 1]
 
 
