@@ -230,9 +230,9 @@ class Text(OwnFiles, LineSettings):
                         yield found
 
     def stamp(self) -> tuple[object, ...]:
-        """Return the name, the size and the time of the last change of each file."""
+        """Return the patterns of the splits, and the name, the size and the time of the last change of each file."""
         files = [path for split in ("train", "test") for path in self._files(split)]
-        return tuple((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+        return (self.train, self.test, *((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files))
 
     def _files(self, split: str) -> list[Path]:
         pattern = self.train if split == "train" else self.test

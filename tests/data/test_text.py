@@ -109,6 +109,14 @@ def test_the_users_text_is_read(folder: Path) -> None:
     assert settings.facts().fields["y"].names == (END, "a", "b", "c", "d", UNKNOWN)
 
 
+def test_other_splits_of_the_same_files_are_read_again(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text("one two three four\n")
+    patterns = (("[ab].txt", "c.txt"), ("a.txt", "[bc].txt"))
+    found = [Text(path=str(tmp_path), steps=2, train=train, test=test).facts() for train, test in patterns]
+    assert [(each.train_examples, each.test_examples) for each in found] == [(4, 2), (2, 5)]
+
+
 def test_wrong_texts_are_refused(folder: Path) -> None:
     with pytest.raises(DataError, match=r"has no file none\*; expected the test text; set data.test to its name"):
         Text(path=str(folder), test="none*")
