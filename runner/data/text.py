@@ -220,14 +220,15 @@ class Text(OwnFiles, LineSettings):
 
     def lines(self, split: str) -> Lines:
         for path in self._files(split):
-            with open_regular(path) as file:
-                for number, line in enumerate(file, start=1):
-                    try:
-                        found = line.decode("utf-8").split()
-                    except UnicodeDecodeError as error:
-                        raise DataError(f"{path}, line {number}: {error}; expected text in UTF-8") from error
-                    if found:
-                        yield found
+            try:
+                with open_regular(path) as file:
+                    for number, line in enumerate(file, start=1):
+                        if found := line.decode("utf-8").split():
+                            yield found
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path}, line {number}: {error}; expected text in UTF-8") from error
+            except OSError as error:
+                raise DataError(f"{path} cannot be read: {error.strerror}; expected text in UTF-8") from error
 
     def stamp(self) -> tuple[object, ...]:
         """Return the patterns of the splits, and the name, the size and the time of the last change of each file."""

@@ -1,7 +1,8 @@
 """Texts: words and vocabularies, examples that continue each other, and the user's files."""
 
+import errno
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def test_other_splits_of_the_same_files_are_read_again(tmp_path: Path) -> None:
     assert [(each.train_examples, each.test_examples) for each in found] == [(4, 2), (2, 5)]
 
 
-def test_wrong_texts_are_refused(folder: Path) -> None:
+def test_wrong_texts_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"has no file none\*; expected the test text; set data.test to its name"):
         Text(path=str(folder), test="none*")
     with pytest.raises(ConfigError, match=r"data\.steps=40: the train split has 32 tokens and the test split 4; expe"):
@@ -127,6 +128,13 @@ def test_wrong_texts_are_refused(folder: Path) -> None:
         Text().require_present()
     (folder / "test.txt").write_bytes(b"caf\xe9\n")
     with pytest.raises(DataError, match=r"test\.txt, line 1: .*; expected text in UTF-8"):
+        Text(path=str(folder))
+
+    def refuse(path: Path) -> BinaryIO:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("runner.data.text.open_regular", refuse)
+    with pytest.raises(DataError, match=r"train\.txt cannot be read: Permission denied; expected text in UTF-8"):
         Text(path=str(folder))
 
 
