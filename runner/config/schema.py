@@ -293,6 +293,13 @@ class Config:
     resume: str | None = key(None, "a run directory to continue: `runner resume=DIR`")
 
 
+def for_one_process(cluster: LocalCluster) -> LocalCluster:
+    """Return the cluster without the settings of worker processes and of emulated links, which one process refuses."""
+    return dataclasses.replace(
+        cluster, one_process=None, emulate=False, stragglers=StragglersConfig(), launcher=LauncherConfig()
+    )
+
+
 def server_processes(config: Config) -> int:
     return int(config.parallelism.processes.servers)
 

@@ -6,7 +6,7 @@ from statistics import median
 
 from runner.config.check import training_facts
 from runner.config.configuration import option_of
-from runner.config.schema import Config, LocalCluster
+from runner.config.schema import Config, LocalCluster, for_one_process
 from runner.engine.compile.compile import compile_signature
 from runner.engine.graph import local_cluster
 from runner.engine.run.kernel_table import kernels_for
@@ -84,8 +84,8 @@ def _rivals(experiment: Experiment) -> dict[str, Config]:
 
 def _cluster_of(config: Config, workers: int) -> LocalCluster:
     """Return the cluster with all its cores and threads divided among ``workers``; a single worker has no links."""
-    cluster: LocalCluster = config.cluster
-    joined, alone = config.parallelism.workers // workers, workers == 1
+    cluster: LocalCluster = for_one_process(config.cluster) if workers == 1 else config.cluster
+    joined = config.parallelism.workers // workers
     threads, cores = cluster.threads_per_worker, cluster.cores_per_worker
     return replace(
         cluster,
@@ -93,8 +93,6 @@ def _cluster_of(config: Config, workers: int) -> LocalCluster:
         gpus=None if cluster.gpus is None else cluster.gpus[:workers],
         threads_per_worker=None if threads is None else threads * joined,
         cores_per_worker=None if cores is None else cores * joined,
-        compression="none" if alone else cluster.compression,
-        emulate=cluster.emulate and not alone,
-        one_process=None if alone else cluster.one_process,
+        compression="none" if workers == 1 else cluster.compression,
         collectives=None,
     )

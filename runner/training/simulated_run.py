@@ -11,7 +11,7 @@ from statistics import fmean
 from runner.config.check import training_facts
 from runner.config.configuration import option_of, to_plain
 from runner.config.launcher import SweepPlace
-from runner.config.schema import Config
+from runner.config.schema import Config, for_one_process
 from runner.engine.graph import DeviceName
 from runner.engine.run.recording import WAIT
 from runner.engine.run.timeline import LinkSpan, Span
@@ -104,7 +104,7 @@ def speedup_of(config: Config, found: Simulated) -> float | None:
     The memory of the single worker is not limited. Returns None if parallelism=single cannot train the configuration.
     """
     single = option_of("parallelism", {"name": "single"})
-    cluster = dataclasses.replace(config.cluster, workers=None, compression="none")
+    cluster = dataclasses.replace(for_one_process(config.cluster), workers=None, compression="none")
     alone = dataclasses.replace(config, parallelism=single, cluster=cluster, trace=False)
     if any(single.faults(training_facts(alone))):
         return None

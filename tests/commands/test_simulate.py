@@ -78,6 +78,11 @@ def test_one_worker_is_as_fast_as_itself(tmp_path: Path) -> None:
     assert found.simulation.speedup == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("keys", [["cluster.one_process=false"], ["cluster.emulate=true", "cluster.latency_ms=1"]])
+def test_settings_of_processes_and_links_leave_the_speedup_known(tmp_path: Path, keys: list[str]) -> None:
+    assert "simulated/speedup" in simulated(tmp_path, *keys).headline
+
+
 def test_a_sweep_of_simulations_has_a_table(tmp_path: Path, capsys: Capture) -> None:
     swept = ["parallelism.workers=1,2", "cluster.hardware.links.workers.latency_us=25,50"]
     assert main(["simulate", "-m", *CLUSTER, *swept, f"hydra.sweep.dir={tmp_path}"]) == 0

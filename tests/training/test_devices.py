@@ -149,6 +149,12 @@ def test_steps_are_compared_with_the_gpus_and_processes_of_the_run(apart: bool) 
     assert together == {"model": not apart, "single": True, "sync_data": not apart}
 
 
+def test_a_compared_strategy_of_one_process_needs_no_launcher() -> None:
+    found = dict(_experiments(placed(NO_DRIVER, *STRATEGIES["model"], "cluster/launcher=slurm")))
+    apart = {name: each.program.one_process is None for name, each in found.items()}
+    assert apart == {"model": True, "single": False, "sync_data": True}
+
+
 def test_a_placement_stored_on_cpus_is_used_on_gpus(tmp_path: Path) -> None:
     found = placed(NO_DRIVER, *STRATEGIES["model"]).placed
     assert found is not None
