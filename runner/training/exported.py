@@ -18,7 +18,7 @@ from runner.checkpoint import load, newest, save
 from runner.config import safe_yaml
 from runner.config.configuration import from_plain, to_plain
 from runner.config.groups import GROUPS
-from runner.config.schema import Config, LocalCluster
+from runner.config.schema import Adaptation, Config, LocalCluster
 from runner.data.synthetic import Synthetic
 from runner.errors import DataError
 from runner.plugin import install, provenance
@@ -103,6 +103,7 @@ def _for_one_device(config: Config) -> Config:
         parallelism=GROUPS["parallelism"][_ONE_DEVICE](),
         cluster=cluster,
         tracking=NoTracking(),
+        adapt=Adaptation(),
         callbacks={},
     )
 

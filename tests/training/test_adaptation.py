@@ -1,6 +1,7 @@
 """Adaptation to a target domain: pooled statistics, divergence, CORAL, and runs with adapted networks."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from runner.checkpoint import find, load
 from runner.cli import main
+from runner.config.configuration import load_stored
+from runner.config.schema import Adaptation
 from runner.data import Digits
 from runner.data.pipeline import Pipeline
 from runner.records.summary import Summary
@@ -16,6 +19,7 @@ from runner.tasks.classification import Classification
 from runner.training.adaptation import coral
 from runner.training.adaptation.coral import aligned, classifier
 from runner.training.adaptation.moments import Moments, divergence, pooled
+from runner.training.exported import ExportedNetwork, export
 from runner.training.run import run
 from tests.refusal import Capture
 from tests.small_runs import small_config
@@ -140,6 +144,14 @@ def test_an_adapted_network_is_evaluated_and_resumed_as_a_run(trained: Path, tmp
     assert found["results"]["test/loss"] == pytest.approx(record["scores"]["adabn"]["loss"], rel=1e-5)
     assert main([f"resume={adapted}", "train.steps=22"]) == 0
     assert Summary.read(adapted / "summary.json").steps == 22
+
+
+def test_an_exported_network_needs_no_data_of_its_target(trained: Path, tmp_path: Path) -> None:
+    config = load_stored(trained / "config.yaml")
+    absent = replace(config, adapt=Adaptation(data={"name": "image_folder", "path": str(tmp_path / "none")}))
+    export(absent, trained, find(trained), tmp_path / "model", "0.1.0")
+    assert "image_folder" not in (tmp_path / "model" / "network.yaml").read_text()
+    assert ExportedNetwork(tmp_path / "model").predict(np.zeros((1, 1, 8, 8))).shape == (1, 10)
 
 
 @pytest.mark.parametrize(
