@@ -54,7 +54,7 @@ class Domains(DatasetSettings):
         """
         loaded = {name: load_limited(each) for name, each in self._datasets().items()}
         for name, each in loaded.items():
-            if not isinstance(each.train, Split):
+            if not (isinstance(each.train, Split) and each.train.in_memory):
                 advice = "expected a dataset in memory, such as image_folder with stream=false"
                 raise ConfigError(f"data.sources.{name}: {each.name} is streamed during training; {advice}")
         scales = {name: each.normalisation.scale for name, each in loaded.items()}

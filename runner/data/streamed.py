@@ -163,6 +163,10 @@ class MappedSplit(Split):
 
     where: str = ""
 
+    @property
+    def in_memory(self) -> bool:
+        return False
+
     def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """Return copies of the examples. Raises DataError if one of them is not finite."""
         taken = super().take(examples)

@@ -11,7 +11,7 @@ from runner.data.office31 import CLASSES
 from runner.data.pipeline import Pipeline
 from runner.data.settings import limited_facts, load_limited
 from runner.errors import ConfigError
-from tests.data.own_data import write_images
+from tests.data.own_data import write_arrays, write_images
 
 SOURCES = {"a": {"name": "digits"}, "b": {"name": "digits", "split_seed": 1, "train_limit": 90}}
 
@@ -60,9 +60,11 @@ def test_sources_that_do_not_fit_are_refused(sources: dict[str, object], message
 
 
 def test_a_streamed_source_is_refused(tmp_path: Path) -> None:
-    streamed = {"name": "image_folder", "path": str(write_images(tmp_path)), "size": 4, "stream": True}
-    with pytest.raises(ConfigError, match=r"data\.sources\.a: image_folder is streamed during training; expected"):
-        Domains(sources={"a": streamed}).load()
+    folder = {"name": "image_folder", "path": str(write_images(tmp_path)), "size": 4, "stream": True}
+    arrays = {"name": "arrays", "path": str(write_arrays(tmp_path / "my.npz")), "stream": True}
+    for streamed in (folder, arrays):
+        with pytest.raises(ConfigError, match=rf"data\.sources\.a: {streamed['name']} is streamed during training; ex"):
+            Domains(sources={"a": streamed}).load()
 
 
 def test_all_images_of_a_domain_are_in_both_splits(tmp_path: Path) -> None:
