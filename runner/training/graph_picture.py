@@ -1,5 +1,6 @@
 """The training graph with one box for each layer and device, in the DOT language and as pictures."""
 
+import logging
 import shutil
 import subprocess
 from collections import Counter
@@ -8,6 +9,8 @@ from pathlib import Path
 
 from runner.engine.graph import Graph, Node
 from runner.tracking.diagrams import BETWEEN_COLUMNS, DiagramLegend, box_diagram
+
+log = logging.getLogger(__name__)
 
 _Box = tuple[str, str]  # (layer, device)
 _OTHER = "step"
@@ -35,11 +38,14 @@ def draw_graph(graph: Graph, path: Path) -> list[Path]:
     networks have.
     """
     boxes, arrows = _boxes_and_arrows(graph)
-    svg, dot = path.with_suffix(".svg"), shutil.which("dot")
+    svg, dot, drawn = path.with_suffix(".svg"), shutil.which("dot"), False
     if dot is not None:
-        subprocess.run([dot, "-Tsvg", "-o", svg, path], check=True)
+        ended = subprocess.run([dot, "-Tsvg", "-o", svg, path], capture_output=True, text=True, check=False)
+        drawn = ended.returncode == 0
+        if not drawn:
+            log.warning("%s is not drawn, because Graphviz failed: %s", svg, ended.stderr.strip())
     between = {ends: count for ends, count in arrows.items() if _OTHER not in (ends[0][0], ends[1][0])}
-    return [*([svg] if dot else []), box_diagram(boxes, between, _LEGEND, path.with_suffix(".png"))]
+    return [*([svg] if drawn else []), box_diagram(boxes, between, _LEGEND, path.with_suffix(".png"))]
 
 
 def _boxes_and_arrows(graph: Graph) -> tuple[dict[_Box, str], dict[tuple[_Box, _Box], str]]:

@@ -169,3 +169,14 @@ def test_a_picture_without_graphviz_omits_steps(graph: Graph, tmp_path: Path, mo
     draw_graph(graph, tmp_path / "graph.dot")
     first, second = ("first", WORKERS[0]), ("second", WORKERS[0])
     assert drawn == [{(first, second): "2", (second, ("first", WORKERS[1])): "1"}]
+
+
+def test_a_failure_of_graphviz_is_logged(
+    graph: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dot = tmp_path / "dot"
+    dot.write_text("#!/bin/sh\necho no plugins >&2\nexit 1\n")
+    dot.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert draw_graph(graph, tmp_path / "graph.dot") == [tmp_path / "graph.png"]
+    assert "graph.svg is not drawn, because Graphviz failed: no plugins" in caplog.text
