@@ -102,27 +102,28 @@ def _measured(config: Config, seen: set[Signature]) -> Iterator[tuple[Signature,
 
 
 def _inputs(experiment: Experiment, registry: Registry) -> Iterator[tuple[Signature, float]]:
-    """Yield the time of reading the inputs of a step in one process."""
+    """Yield the time of reading the inputs of a step in one process, for each client and device."""
     config, program = experiment.config, experiment.program
-    (client,) = program.training
     with (
         source_from_config(**source_document(config)) as source,
         closing(LocalSession(program, experiment.cluster, registry, source)) as session,
     ):
         session.run("init")
         driver = bind(program.step_driver, session)
-        session.start_trace([client.name])
+        session.start_trace([client.name for client in program.training])
         for step in range(WARM_UP + REPEATS):
             driver.update(step, experiment.rates(step))
         timeline = session.stop_trace()
-        (plan,) = session.plans(client.name).values()
-    read = dict.fromkeys((run.number for run in timeline.runs[WARM_UP:]), 0)
-    for span in timeline.spans:
-        if span.kind == INPUT and span.number in read:
-            read[span.number] += span.ns
-    signature = input_signature(config.data.name, client, plan)
-    if signature is not None:
-        yield signature, 1e-9 * median(read.values())
+        for client in program.training:
+            numbers = [run.number for run in timeline.runs if run.client == client.name][WARM_UP:]
+            for device, plan in session.plans(client.name).items():
+                read = dict.fromkeys(numbers, 0)
+                for span in timeline.spans:
+                    if (span.client, span.device, span.kind) == (client.name, device, INPUT) and span.number in read:
+                        read[span.number] += span.ns
+                signature = input_signature(config.data.name, client, plan)
+                if signature is not None and read:
+                    yield signature, 1e-9 * median(read.values())
 
 
 UNLIMITED_GBYTE_PER_S = 1e6  # rate of an emulated link without a limit, because the event loop needs a finite rate

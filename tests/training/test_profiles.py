@@ -81,6 +81,13 @@ def test_a_plan_without_a_new_signature_is_not_measured(recorded: Path) -> None:
     assert with_instructions(found, described(STRATEGIES[0], recorded), measured) == found
 
 
+def test_the_inputs_of_several_devices_in_one_process_are_measured(tmp_path: Path) -> None:
+    keys = ("parallelism=sync_data", "parallelism.workers=2", "cluster.one_process=true", "train.batch_size=24")
+    found = with_instructions(profile_here(tmp_path / "none.json"), small_config(*keys))
+    (inputs,) = (family for family in found.families if family.op == "input")
+    assert {shape[0] for point in inputs.points for shape in point.shapes} == {12}
+
+
 def test_noise_of_a_long_instruction_does_not_reach_a_short_one(
     recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
