@@ -16,6 +16,7 @@ from runner.data import Digits
 from runner.data.pipeline import Pipeline
 from runner.records.summary import Summary
 from runner.tasks.classification import Classification
+from runner.training import recording
 from runner.training.adaptation import coral
 from runner.training.adaptation.coral import aligned, classifier
 from runner.training.adaptation.moments import Moments, divergence, pooled
@@ -86,6 +87,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = (f"adapt.data.{key}={value}" for key, value in TARGET.items())
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(coral, "ITERATIONS", 3)
+        patched.setattr(recording, "session_sources", lambda: {"data_own.py": "x = 1\n"})
         run(small_config(*NETWORK, *target, *keys, "tracking.pictures=true"), folder, overrides=[])
     return folder
 
@@ -138,6 +140,7 @@ def test_only_statistics_change_by_adabn_and_only_the_last_layer_by_coral(traine
 
 def test_an_adapted_network_is_evaluated_and_resumed_as_a_run(trained: Path, tmp_path: Path, capsys: Capture) -> None:
     adapted = trained / "adapted" / "adabn"
+    assert (adapted / "session" / "data_own.py").read_text() == "x = 1\n"
     assert main(["eval", str(adapted), "--output", str(tmp_path / "out.json")]) == 0
     found = json.loads((tmp_path / "out.json").read_text())
     record = json.loads((trained / "adapted" / "adaptation.json").read_text())

@@ -11,21 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoint import CheckpointMeta, find, load, save
-from runner.config.configuration import dump, target_of, to_plain
+from runner.config.configuration import target_of, to_plain
 from runner.config.schema import Adaptation, Config, LocalCluster
 from runner.data.dataset import Normalisation
 from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError, DataError
 from runner.optimizers.averages import with_averages
-from runner.plugin import provenance
 from runner.records.data_facts import DataRecord, difference, facts_of, read_record, write_record
 from runner.records.run_directory import RunDirectory
-from runner.records.stored_run import write_plugins
 from runner.records.summary import config_hash
 from runner.system.files import replace_durably
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact
 from runner.tracking.plots import divergence_plot, target_batches_plot
+from runner.training import recording
 from runner.training.adaptation.adapting import UNADAPTED, Adapted, adapt, require_adaptable
 from runner.training.adaptation.domains import domain_program
 from runner.training.build import workload_of
@@ -128,13 +127,12 @@ def _store(trained: Trained, target: DatasetSettings, found: Adapted, method: st
     stored = load(trained.checkpoint)
     variables = {**stored.variables, **with_averages(found.weights[method], stored.variables)}
     with RunDirectory.open(path, resume=False) as directory:
-        write_plugins(directory.path, provenance())
+        recording.store_plugins(directory)
         write_record(directory.path, DataRecord(facts_of(target), normalisation))
-        plain = to_plain(config)
         examples = stored.manifest.meta.examples
-        meta = CheckpointMeta(config_hash(plain), directory.run_id, directory.epoch, examples)
+        meta = CheckpointMeta(config_hash(to_plain(config)), directory.run_id, directory.epoch, examples)
         save(directory.checkpoints, step=stored.step, variables=variables, meta=meta)
-        directory.store_configuration(dump(config).encode(), private=redact(plain) != plain)
+        recording.store_configuration(directory, config)
 
 
 def _normalised(target: DatasetSettings, normalisation: Normalisation) -> DatasetSettings:
