@@ -105,14 +105,7 @@ def score(
     """
     config: Any = device.config
     facts, size = limited_facts(settings), config.train.eval_batch_size
-    pipeline = Pipeline(
-        renormalised(settings, normalised_as, config.data.name),
-        seed=config.seed,
-        batch_size=size,
-        dtype=state_dtype(config.precision),
-        val_fraction=settings.val_fraction,
-        threads=settings.threads,
-    )
+    pipeline = pipeline_as_trained(settings, normalised_as, config)
     examples = {TEST: facts.test_examples, VALIDATION: facts.val_examples}
     with closing(pipeline), _opened(device, checkpoint, pipeline) as session:
         return {
@@ -277,3 +270,19 @@ def renormalised(settings: DatasetSettings, known: Normalisation, trained_on: st
             f"network was trained, by {known.scale:g}: convert the pixels of one dataset to the units of the other"
         )
     return replace(dataset, normalisation=replace(known, scale=own.scale))
+
+
+def pipeline_as_trained(settings: DatasetSettings, normalised_as: Normalisation, config: Any) -> Pipeline:
+    """Return unaugmented batches of a dataset for the network of a configuration; see :func:`renormalised`.
+
+    normalised_as: the normalisation used in training.
+    """
+    return Pipeline(
+        renormalised(settings, normalised_as, config.data.name),
+        seed=config.seed,
+        batch_size=config.train.batch_size,
+        eval_batch_size=config.train.eval_batch_size,
+        dtype=state_dtype(config.precision),
+        val_fraction=settings.val_fraction,
+        threads=settings.threads,
+    )

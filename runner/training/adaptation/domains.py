@@ -1,7 +1,7 @@
 """The program that computes a network on a source and a target domain, and its session."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from runner.data.dataset import Normalisation
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings, limited_facts
 from runner.engine.compile.program import Client, Fields, InputSlot, Program
-from runner.engine.graph import Graph, NetworkBuilder, Outputs, Tensor, ops, state_dtype, worker_task
+from runner.engine.graph import Graph, NetworkBuilder, Outputs, Tensor, ops, worker_task
 from runner.engine.run.local_session import LocalSession
 from runner.errors import ConfigError
 from runner.strategies.base import Workload
@@ -21,7 +21,7 @@ from runner.strategies.replica import Replica, cast_fields, placeholders
 from runner.training.adaptation.moments import Moments, pooled
 from runner.training.build import workload_of
 from runner.training.evaluation import TEST, Scores, evaluate
-from runner.training.inference import OneDevice, opened, renormalised
+from runner.training.inference import OneDevice, opened, pipeline_as_trained
 from runner.training.saving import restore
 
 SOURCE, TARGET = DOMAINS = ("source", "target")
@@ -221,19 +221,12 @@ def opened_domains(
     config = replace(config, train=replace(config.train, batch_size=size))
     facts = config.data.facts()
     built = domain_program(workload_of(config, facts))
-    source = _Domains({domain: _pipeline(each, normalisation, config) for domain, each in data.items()})
     batches = {domain: count // size for domain, count in examples.items()}
     tested = -(-limited_facts(target).test_examples // config.train.eval_batch_size)
-    with opened(replace(device, config=config), built.program, source, facts) as session:
+    with ExitStack() as ended:
+        pipelines = {
+            domain: ended.enter_context(closing(pipeline_as_trained(each, normalisation, config)))
+            for domain, each in data.items()
+        }
+        session = ended.enter_context(opened(replace(device, config=config), built.program, _Domains(pipelines), facts))
         yield DomainSession(session, built, config, size, batches, tested, facts.classes)
-
-
-def _pipeline(data: DatasetSettings, normalisation: Normalisation, config: Any) -> Pipeline:
-    return Pipeline(
-        renormalised(data, normalisation, config.data.name),
-        seed=config.seed,
-        batch_size=config.train.batch_size,
-        eval_batch_size=config.train.eval_batch_size,
-        dtype=state_dtype(config.precision),
-        val_fraction=data.val_fraction,
-    )
