@@ -142,16 +142,6 @@ def read_files(published: PublishedFiles, cache_dir: str | None) -> list[NDArray
         raise DataError(f"dataset {published.name!r}: {error}; {advice}") from error
 
 
-def load_published(published: PublishedDataset, cache_dir: str | None) -> Dataset:
-    """Read a dataset from the cache. Raises the DataError of :func:`read_files`."""
-    arrays = read_files(published, cache_dir)
-    train, test = (
-        Split({"x": images.reshape(-1, *published.shape), "y": labels.astype(np.int64)})
-        for images, labels in (arrays[:2], arrays[2:])
-    )
-    return Dataset(published.name, train, test, published.normalisation)
-
-
 def _published(
     name: str,
     shape: tuple[int, int, int],
@@ -255,14 +245,14 @@ class PublishedSettings(DatasetSettings):
         require_cached(self.published, self.cache_dir)
 
     def load(self) -> Dataset:
-        stored = load_published(self.published, self.cache_dir)
-        train, test = (self._altered(getattr(stored, split), split) for split in ("train", "test"))
+        arrays = read_files(self.published, self.cache_dir)
+        train, test = self._split("train", *arrays[:2]), self._split("test", *arrays[2:])
         return Dataset(self.name, train, test, self.normalisation())
 
-    def _altered(self, split: Split, name: str) -> Split:
-        stream = f"{self.published.name}/{name}/noise"
-        x = altered(split["x"], size=self.size, invert=self.invert, noise=self.noise, stream=stream)
-        return Split({**split.arrays, "x": x})
+    def _split(self, name: str, images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Split:
+        images, stream = images.reshape(-1, *self.published.shape), f"{self.published.name}/{name}/noise"
+        x = altered(images, size=self.size, invert=self.invert, noise=self.noise, stream=stream)
+        return Split({"x": x, "y": labels.astype(np.int64)})
 
 
 @dataclass

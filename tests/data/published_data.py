@@ -12,7 +12,7 @@ import numpy as np
 from runner.data.archive import read_tar
 from runner.data.dataset import Normalisation
 from runner.data.origins import Archive, Origin
-from runner.data.published import CachedArray, PublishedDataset, encode_idx
+from runner.data.published import CachedArray, PublishedDataset, PublishedSettings, encode_idx
 
 _ARRAYS = {
     "train-images": np.random.default_rng(0).integers(0, 256, (5, 2, 3), np.uint8),
@@ -31,6 +31,14 @@ TINY = PublishedDataset(
     Normalisation(255.0, (0.5,), (0.25,)),
 )
 """Five train and two test images of 2x3 pixels in two classes."""
+
+
+@dataclass
+class Tiny(PublishedSettings):
+    """Settings of TINY."""
+
+    name: str = "tiny"
+    published = TINY
 
 
 def store(root: Path) -> Path:

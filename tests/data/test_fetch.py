@@ -16,9 +16,8 @@ from runner.data import DATASETS, archive
 from runner.data.archive import download, download_package, gunzip, read_ar_member, read_tar
 from runner.data.fetch import fetch, fetch_published
 from runner.data.origins import ORIGINS, Origin
-from runner.data.published import load_published
 from runner.errors import ConfigError, DataError, ResourceError, SecurityError
-from tests.data.published_data import FILES, MEMBERS, TINY, Member, ar, serve, store, tar
+from tests.data.published_data import FILES, MEMBERS, TINY, Member, Tiny, ar, serve, store, tar
 
 ARCHIVE = tar(*MEMBERS)
 LENGTH, LABEL_BYTES = len(ARCHIVE), TINY.arrays[3].size
@@ -36,7 +35,7 @@ def test_only_the_wanted_files_are_stored_and_they_load(tmp_path: Path) -> None:
     assert folder == root / "tiny"
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == FILES
     assert [path.name for path in root.iterdir()] == ["tiny"], "a scratch folder was left behind"
-    assert len(load_published(TINY, str(root)).train) == 5
+    assert len(Tiny(cache_dir=str(root)).load().train) == 5
 
 
 def test_a_complete_cache_is_not_changed_and_a_corrupt_one_is_replaced(tmp_path: Path) -> None:

@@ -18,16 +18,16 @@ from scipy.io import savemat
 from runner.data import DATASETS, Mnist, altered, origins
 from runner.data.dataset import Normalisation
 from runner.data.origins import ORIGINS
-from runner.data.published import PublishedDataset, cache_root, decode_idx, encode_idx, is_cached, load_published
+from runner.data.published import PublishedDataset, cache_root, decode_idx, encode_idx, is_cached
 from runner.errors import ConfigError, DataError
-from tests.data.published_data import FILES, TINY, Member, ar, store, tar
+from tests.data.published_data import FILES, TINY, Member, Tiny, ar, store, tar
 
 Pixels = NDArray[np.uint8]
 
 
 def test_stored_files_are_loaded(tmp_path: Path) -> None:
     store(tmp_path)
-    dataset = load_published(TINY, str(tmp_path))
+    dataset = Tiny(cache_dir=str(tmp_path)).load()
     assert dataset.train["x"].shape == (5, 1, 2, 3)
     assert dataset.train["x"].tobytes() == FILES["train-images"][16:]
     np.testing.assert_array_equal(dataset.train["y"], [0, 1, 0, 1, 1])
@@ -69,7 +69,7 @@ def test_a_file_of_the_cache_that_cannot_be_used_is_named_with_the_command(
     elif content is not None:
         path.write_bytes(content(FILES["test-images"]))
     with pytest.raises(DataError, match=message.replace("PATH", str(path)) + ".*; get it again with: runner data fetc"):
-        load_published(TINY, str(tmp_path))
+        Tiny(cache_dir=str(tmp_path)).load()
     assert not is_cached(TINY, tmp_path)
 
 
@@ -212,14 +212,13 @@ def test_columns_of_a_matlab_file_are_decoded_as_digits(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Mnist]:
+def tiny(tmp_path: Path) -> Callable[..., Tiny]:
     """Return a function that makes settings of TINY, with its files in a cache."""
     store(tmp_path)
-    monkeypatch.setattr(Mnist, "published", TINY)
-    return partial(Mnist, cache_dir=str(tmp_path))
+    return partial(Tiny, cache_dir=str(tmp_path))
 
 
-def test_images_are_resized_inverted_and_noisy_by_configuration(tiny: Callable[..., Mnist]) -> None:
+def test_images_are_resized_inverted_and_noisy_by_configuration(tiny: Callable[..., Tiny]) -> None:
     stored = tiny().load().train["x"]
     resized = tiny(size=7)
     assert resized.facts().shape == resized.load().test["x"].shape[1:] == (1, 7, 7)
@@ -241,7 +240,7 @@ def test_the_noise_of_an_image_depends_on_its_position_only(monkeypatch: pytest.
     np.testing.assert_array_equal(altered.noisy(grey[:30], 0.1, "mnist/train/noise"), found[:30])
 
 
-def test_a_normalisation_can_be_set(tiny: Callable[..., Mnist]) -> None:
+def test_a_normalisation_can_be_set(tiny: Callable[..., Tiny]) -> None:
     assert tiny(mean=[0.1], std=[0.2]).load().normalisation == Normalisation(255.0, (0.1,), (0.2,))
     message = r"data\.mean=.* and data\.std=.*: expected 1 number\(s\) each, one for each channel"
     for wrong in ({"mean": [0.1]}, {"std": [0.2]}, {"mean": [0.1, 0.1], "std": [0.2, 0.2]}):
