@@ -144,6 +144,9 @@ class AnyFloat:
         return value if math.isfinite(value) else str(value)
 
 
+_NAMES: dict[type, str] = {int: "a whole number", bool: "true or false"}
+
+
 @dataclass(frozen=True)
 class Plain(_Scalar):
     """A value of one of ``types``, or of any type if ``types`` is empty. The typed and the plain form are the same."""
@@ -154,18 +157,10 @@ class Plain(_Scalar):
         return not self.types or type(value) in self.types
 
     def __str__(self) -> str:
-        return " or ".join("a whole number" if each is int else each.__name__ for each in self.types)
+        return " or ".join(_NAMES.get(each, each.__name__) for each in self.types)
 
 
-@dataclass(frozen=True)
-class Flag(_Scalar):
-    """True or False; the numbers 0 and 1 are not allowed."""
-
-    def allows(self, value: object) -> bool:
-        return type(value) is bool
-
-    def __str__(self) -> str:
-        return "true or false"
+FLAG = Plain((bool,))  # True or False; the numbers 0 and 1 are not allowed
 
 
 @dataclass(frozen=True)
@@ -325,7 +320,7 @@ def _annotated(record_type: Any, complete: bool = True) -> dict[str, FieldType]:
     return {each.name: field_type(hints[each.name], complete=complete) for each in fields(record_type)}
 
 
-_PLAIN: dict[Any, FieldType] = {Any: Plain(), bool: Flag(), float: AnyFloat(), int: Plain((int,)), str: Text()}
+_PLAIN: dict[Any, FieldType] = {Any: Plain(), bool: FLAG, float: AnyFloat(), int: Plain((int,)), str: Text()}
 
 
 def field_type(hint: Any, *, complete: bool = True) -> FieldType:

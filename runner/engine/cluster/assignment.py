@@ -18,7 +18,7 @@ from runner.engine.graph.tensor import Tensor, TensorSpec
 from runner.errors import SecurityError
 from runner.kernels.contract import KernelError, Layout
 from runner.kernels.registry import Registry
-from runner.system.schema import Flag, Integer, ListOf, MapOf, Record, read_untrusted
+from runner.system.schema import FLAG, Integer, ListOf, MapOf, Record, read_untrusted
 
 BELL_BYTES = 8  # bytes of a doorbell; see :class:`~runner.kernels.contract.Doorbells`
 FINISHED = "finished"  # key of the doorbell that a device rings at the end of a step
@@ -77,7 +77,7 @@ _DOCUMENT: Record[Any] = Record(
     ),
     arenas=MapOf(NAME, Record(ArenaSpec), MAX_ITEMS),
     depth=Integer(low=1, high=MOST_STEPS),
-    deferred=Flag(),
+    deferred=FLAG,
     layouts=MapOf(NAME, Record(Layout, tag=NAME, nbytes=Integer()), MAX_ITEMS),
 )
 

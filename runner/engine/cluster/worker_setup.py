@@ -11,14 +11,14 @@ from runner.errors import ResourceError
 from runner.kernels.platform import CommunicatorLibrary
 from runner.kernels.registry import Registry
 from runner.system import schema
-from runner.system.schema import AnyMap, Bytes, Flag, Integer, ListOf, MapOf, Maybe, Number, OneOf, Record, Text
+from runner.system.schema import FLAG, AnyMap, Bytes, Integer, ListOf, MapOf, Maybe, Number, OneOf, Record, Text
 
 ID_BYTES = 128
 
 _MAX_WORKERS = 2**20
 _PEER = Text(32)
 _GPU = Integer(high=2**31 - 1)  # CUDA numbers devices with a C int
-_GPU_OPTIONS = Record(GpuOptions, tf32=Flag(), compare_plans=Flag(), code_folder=Text(4096))
+_GPU_OPTIONS = Record(GpuOptions, tf32=FLAG, compare_plans=FLAG, code_folder=Text(4096))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from runner.engine.graph.graph import Graph
 from runner.engine.graph.node import LayerStamp, Node
 from runner.engine.graph.tensor import DTYPES, Tensor, TensorSpec
 from runner.engine.graph.verify import VerificationError, verify
-from runner.system.schema import AnyMap, Flag, Integer, ListOf, Maybe, OneOf, Record, Text, Violation
+from runner.system.schema import FLAG, AnyMap, Integer, ListOf, Maybe, OneOf, Record, Text, Violation
 
 MAX_NODES = 1_000_000
 MAX_ITEMS = 2**16
@@ -63,8 +63,8 @@ _NODES = ListOf(
         device=NAME,
         control_inputs=ListOf(NAME, MAX_NODES),
         colocate_with=ListOf(NAME, MAX_NODES),
-        layer=Maybe(Record(LayerStamp, name=NAME, kind=NAME, recomputed=Flag())),
-        backward=Flag(),
+        layer=Maybe(Record(LayerStamp, name=NAME, kind=NAME, recomputed=FLAG)),
+        backward=FLAG,
     ),
     MAX_NODES,
 )
