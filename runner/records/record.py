@@ -1,6 +1,7 @@
 """The record of a run in progress: metrics in metrics.jsonl and in the tracker, and tags, plots and artifacts."""
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -192,8 +193,8 @@ class Record:
                 headline.update(scores)
             for name, value in scores.items():
                 if name.startswith(_EVALUATED):
-                    pick = min if smallest(name.partition("/")[2]) else max
-                    best[name] = pick(best.get(name, value), value)
+                    pick, before = min if smallest(name.partition("/")[2]) else max, best.get(name, math.nan)
+                    best[name] = value if math.isnan(before) else pick(before, value)
         return replace(summary, final=final, best=best, headline=headline, evaluations=len(evaluated))
 
     def training_losses(self) -> list[float]:

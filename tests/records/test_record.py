@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -124,6 +125,15 @@ def test_results_are_last_best_and_kept_values(directory: RunDirectory, best_ste
     assert found.headline["test/loss"] == kept
     assert found.headline.keys() - {"train/loss"} == {"test/loss", "test/accuracy"}
     assert found.evaluations == 3
+
+
+def test_the_best_value_is_a_number_if_any_value_is(directory: RunDirectory) -> None:
+    record = record_into(directory, NotingTracker())
+    for step, loss in enumerate((math.nan, 0.2, math.nan)):
+        record.metrics(step, {"test/loss": loss, "test/accuracy": loss})
+    found = record.results(FAILED_RUN, None, lambda metric: metric == "loss")
+    record.close("finished")
+    assert found.best == {"test/loss": 0.2, "test/accuracy": 0.2}
 
 
 def test_the_evaluation_at_the_best_step_is_recorded_at_that_step(directory: RunDirectory) -> None:
