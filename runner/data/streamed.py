@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.data.dataset import EncodedImage, Examples, Split, Subset, UndecodableImageError
+from runner.data.records.description import Description
 from runner.data.records.example import Value, decode
 from runner.data.records.index import ShardIndex
 from runner.errors import DataError
@@ -45,35 +46,17 @@ class ImageFiles(Examples):
         return {"x": images, "y": self._labels[examples]}
 
 
-@dataclass(frozen=True)
-class RecordFields:
-    """The features of a record that hold the fields of an example.
-
-    image: feature of x. label: feature of y. first_label: the label of the first class. shape, dtype: of x as raw bytes
-    or floats; shape is None for encoded images. targets: K if y is K floats; 0 for a label.
-    """
-
-    image: str
-    label: str
-    first_label: int = 0
-    shape: tuple[int, ...] | None = None
-    dtype: str = "uint8"
-    targets: int = 0
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        """The features to read."""
-        boxes = () if self.shape is not None else _BOX
-        return (self.image, *boxes, *((self.label,) if self.targets else ()))
-
-
 class Records(Examples):
     """Examples in TFRecord files."""
 
-    def __init__(self, shards: Sequence[ShardIndex], fields: RecordFields) -> None:
+    def __init__(self, shards: Sequence[ShardIndex], fields: Description, first_label: int) -> None:
+        """fields: describes the features of x and y. first_label: the label of the first class."""
         self._files = shards
         self._fields = fields
+        self._first_label = first_label
         self._ends = np.cumsum(self.shards)
+        boxes = () if fields.shape is not None else _BOX
+        self._wanted = (fields.image, *boxes, *((fields.label,) if fields.targets else ()))
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -84,7 +67,7 @@ class Records(Examples):
 
     @cached_property
     def _labels(self) -> NDArray[np.int64]:
-        return np.concatenate([shard.labels for shard in self._files]) - self._fields.first_label
+        return np.concatenate([shard.labels for shard in self._files]) - self._first_label
 
     @property
     def strata(self) -> NDArray[np.int64]:
@@ -107,7 +90,7 @@ class Records(Examples):
                 for place in places[files == number]:
                     record = int(examples[place] - first)
                     where = f"{shard.path}: record {record} at offset {shard.offsets[record]}"
-                    features = _decoded(where, shard.read(file, record), fields.wanted)
+                    features = _decoded(where, shard.read(file, record), self._wanted)
                     x[place] = self._input(where, features)
                     if fields.targets:
                         y[place] = _numbers(where, features, fields.label, (fields.targets,))

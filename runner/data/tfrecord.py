@@ -1,7 +1,7 @@
 """The user's data in TFRecord files, which are read when a batch needs them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from runner.data.published import cache_root
 from runner.data.records.description import Description, read_description
 from runner.data.records.index import ShardIndex, index_of
 from runner.data.records.shards import shard_paths
-from runner.data.streamed import RecordFields, Records
+from runner.data.streamed import Records
 from runner.errors import DataError, require_one_of
 from runner.fields import Field
 
@@ -53,16 +53,16 @@ class TFRecord(EncodedFiles):
 
     @property
     def fits_images(self) -> bool:
-        return self._fields().shape is None
+        return self._described().shape is None
 
     def facts_of_files(self) -> Facts:
         """Return the facts from the index. The first call reads all files to build the index. Raises DataError."""
         train, test = self._indexed()
         counts = [sum(map(len, shards)) for shards in (train, test)]
-        fields, described = self._fields(), self._described()
-        shape = (self.channels, self.size, self.size) if fields.shape is None else fields.shape
-        if fields.targets:
-            return Facts({"x": Field(shape), "y": Field((fields.targets,))}, counts[0], counts[1])
+        described = self._described()
+        shape = (self.channels, self.size, self.size) if described.shape is None else described.shape
+        if described.targets:
+            return Facts({"x": Field(shape), "y": Field((described.targets,))}, counts[0], counts[1])
         names = described.class_names if self.classes is None else ()
         labels = [shard.labels for shards in (train, test) for shard in shards if len(shard)]
         least, most = min(map(np.min, labels)) - self.first_label, max(map(np.max, labels)) - self.first_label
@@ -74,37 +74,35 @@ class TFRecord(EncodedFiles):
         return Facts.labelled(shape, names or tuple(map(str, range(classes))), counts[0], counts[1])
 
     def scale(self) -> float:
-        fields = self._fields()
-        return 255.0 if fields.shape is None or fields.dtype == "uint8" else 1.0
+        described = self._described()
+        return 255.0 if described.shape is None or described.dtype == "uint8" else 1.0
 
     def load(self) -> Dataset:
         """Return splits that read records; only the index of the records is in memory.
 
         Raises DataError for invalid files.
         """
-        fields = self._fields()
-        train, test = (Records(shards, fields) for shards in self._indexed())
-        preprocessing = self.image_preprocessing() if fields.shape is None else None
+        described = self._described()
+        train, test = (Records(shards, described, self.first_label) for shards in self._indexed())
+        preprocessing = self.image_preprocessing() if described.shape is None else None
         normalisation = self.normalisation_of_examples(train, preprocessing)
-        return Dataset(self._described().name, train, test, normalisation, preprocessing, self.skip_errors)
+        return Dataset(described.name, train, test, normalisation, preprocessing, self.skip_errors)
 
     def known_normalisation(self) -> Normalisation | None:
         """Return the normalisation of the settings, the preprocessing or dataset.json; None if all are unset."""
         return super().known_normalisation() or self._described().normalisation
 
     def _described(self) -> Description:
-        return read_description(Path(self.path)) or Description(self.name)
-
-    def _fields(self) -> RecordFields:
-        described = self._described()
-        image, label, dtype = (getattr(self, key) or getattr(described, key) for key in ("image", "label", "dtype"))
-        shape = described.shape if self.shape is None else tuple(self.shape)
-        return RecordFields(image, label, self.first_label, shape, dtype, described.targets)
+        """Return dataset.json or the defaults, with the keys that these settings have in place of theirs."""
+        found = read_description(Path(self.path)) or Description(self.name)
+        image, label, dtype = (getattr(self, key) or getattr(found, key) for key in ("image", "label", "dtype"))
+        shape = found.shape if self.shape is None else tuple(self.shape)
+        return replace(found, image=image, label=label, shape=shape, dtype=dtype)
 
     def _indexed(self) -> tuple[Sequence[ShardIndex], Sequence[ShardIndex]]:
         """Return the indices of both splits. Raises DataError if more records are faulty than are tolerated."""
-        fields, cache = self._fields(), cache_root(self.cache_dir) / "record_index"
-        label = "" if fields.targets else fields.label
+        described, cache = self._described(), cache_root(self.cache_dir) / "record_index"
+        label = "" if described.targets else described.label
         train, test = (
             [index_of(path, label, cache) for path in shard_paths(Path(self.path), pattern)]
             for pattern in (self.train, self.test)

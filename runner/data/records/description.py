@@ -17,7 +17,8 @@ class Description:
 
     name: name of the converted dataset, a part of the keys of all draws, so that a run on the records equals a run
     on the original. image, label: features of x and y. class_names: () if classes are numbered. shape, dtype: of x as
-    raw bytes; shape is None for encoded images. targets: K if y is K floats; 0 for labels. counts: split -> examples.
+    raw bytes or floats; shape is None for encoded images. targets: K if y is K floats; 0 for labels. counts: split ->
+    examples.
     """
 
     name: str
