@@ -21,7 +21,7 @@ from runner.engine.run.session import Session
 from runner.errors import NonFiniteLossError, NotStartedAgainError, RunnerError, WorkerLostError
 from runner.kernels.gpu.discovery import Found
 from runner.plugin import plugin_errors, provenance
-from runner.records.data_facts import DataRecord, read_record, record_of, splits_of, write_record
+from runner.records.data_facts import read_record, record_of, splits_of, write_record
 from runner.records.provenance import provenance_here
 from runner.records.record import Record
 from runner.records.recoveries import count_recoveries
@@ -73,12 +73,10 @@ def run(
             require_unused(run_dir.absolute())
             config = with_checkpoint_named(config)
         try:
-            prepared = _prepare(config, run_dir, resume)
-            with _opened_directory(prepared, run_dir, resume) as directory:
-                experiment = prepared.experiment
+            with _prepared(config, run_dir, resume) as (directory, experiment, found, start):
                 emulated = str(experiment.emulation or "")
                 draft = recording.draft_summary(experiment.config, directory, overrides, emulated)
-                draft = log_run_devices(experiment, prepared.found, draft)
+                draft = log_run_devices(experiment, found, draft)
                 origin, changes = provenance_here()
                 if changes:
                     replace_durably(directory.code_diff, changes.encode())
@@ -86,30 +84,22 @@ def run(
                 if sweep is not None and sweep.gpus:
                     log.info("devices: %s", sweep.gpus)
                 called = [*copy.deepcopy(list(config.callbacks.values())), *callbacks]
-                return _Run(draft, experiment, directory, sweep, prepared.start, called).execute()
+                return _Run(draft, experiment, directory, sweep, start, called).execute()
         except NotStartedAgainError as lost:
             fewer = preconditions.with_remaining_workers(config, lost)
             log.warning("the run continues from the newest checkpoint with %d workers", lost.remaining)
     return run(fewer, run_dir, overrides=overrides, sweep=sweep, resume=True, repeats=repeats, callbacks=callbacks)
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """A run that can start. found: the GPUs of this machine. notes: warnings for the log of the run.
+@contextmanager
+def _prepared(
+    config: Config, run_dir: Path, resume: bool
+) -> Iterator[tuple[RunDirectory, Experiment, Found, Start | None]]:
+    """Check everything that can be checked; then open the directory of a run and its log, and store the run's facts.
 
-    start, data: start and data record of a new run, None for a resumed run. placement: placement file of a resumed run.
+    Nothing is written before all checks have passed. Yields the directory, the experiment, the GPUs of this machine,
+    and the start of a new run; None in place of the start for a resumed run.
     """
-
-    experiment: Experiment
-    found: Found
-    notes: Sequence[str]
-    start: Start | None
-    data: DataRecord | None
-    placement: Path | None
-
-
-def _prepare(config: Config, run_dir: Path, resume: bool) -> _Prepared:
-    """Check everything that can be checked before the run directory is opened; nothing is written."""
     notes = preconditions.notes_on_resume(config, run_dir) if resume else []
     if config.cluster.hardware is not None:
         notes.append("cluster.hardware has no effect on training, which uses this machine; see `runner simulate`")
@@ -132,25 +122,19 @@ def _prepare(config: Config, run_dir: Path, resume: bool) -> _Prepared:
     require_gpu_memory(experiment, found.gpus)
     if resume:
         preconditions.require_same_normalisation(config, run_dir)
-        return _Prepared(experiment, found, notes, start=None, data=None, placement=placement)
-    start = Start(weights=initial_weights(config))
-    return _Prepared(experiment, found, notes, start, record_of(config.data), placement)
-
-
-@contextmanager
-def _opened_directory(prepared: _Prepared, run_dir: Path, resume: bool) -> Iterator[RunDirectory]:
-    """Open the run directory and its log; store the facts from which the run can be continued."""
+    start = None if resume else Start(weights=initial_weights(config))
+    data = None if resume else record_of(config.data)
     with RunDirectory.open(run_dir, resume) as directory, logging_to(directory.log):
-        for note in prepared.notes:
+        for note in notes:
             log.warning("%s", note, extra=NOT_ON_TERMINAL)
         directory.summary_json.unlink(missing_ok=True)  # the summary of an earlier start
-        if prepared.placement is None:
+        if placement is None:
             directory.placement_json.unlink(missing_ok=True)
         recording.store_plugins(directory)
-        if prepared.data is not None:
-            write_record(directory.path, prepared.data)
-        recording.store_configuration(directory, prepared.experiment.config)
-        yield directory
+        if data is not None:
+            write_record(directory.path, data)
+        recording.store_configuration(directory, config)
+        yield directory, experiment, found, start
 
 
 @dataclass
