@@ -13,6 +13,7 @@ from runner.data import Mnist
 from runner.data.augmentation import Augment
 from runner.data.dataset import Dataset, Normalisation, Split
 from runner.data.pipeline import Batch, Pipeline
+from runner.data.streamed import MappedSplit
 from runner.errors import ConfigError
 from runner.fields import BEGINS
 from runner.kernels import philox
@@ -100,12 +101,6 @@ def test_reading_out_of_order_changes_nothing():
         assert_same(backwards.read("train", step, 0, 5), expected[step])
 
 
-class _InFiles(Split):
-    """Examples that count as stored in files."""
-
-    in_memory = False
-
-
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize(
     ("kind", "together"),
@@ -116,7 +111,7 @@ class _InFiles(Split):
         ({"threads": 2}, False),
         ({"domains": [0, 1] * 10}, False),
         ({"sequence": True}, False),
-        ({"type": _InFiles}, False),
+        ({"type": MappedSplit}, False),
         ({"sides": (400, 400)}, False),
     ],
 )
