@@ -89,11 +89,6 @@ def test_newest_skips_damaged_checkpoints_with_a_warning(checkpoint: Path, caplo
     assert "step-5: is a symbolic link" in warnings[2]
 
 
-def test_newest_returns_none_when_all_are_damaged(checkpoint: Path) -> None:
-    (checkpoint / "manifest.json").write_bytes(b"{}")
-    assert newest(checkpoint.parent) is None
-
-
 def test_a_renamed_checkpoint_loads_unless_its_name_has_another_step(checkpoint: Path) -> None:
     renamed = checkpoint.rename(checkpoint.with_name("best"))
     assert load(renamed).step == 3
@@ -163,14 +158,6 @@ def test_a_path_of_a_checkpoint_with_any_name_is_accepted(tmp_path: Path) -> Non
     assert find(renamed) == renamed
     with pytest.raises(CheckpointError, match=r"mine is a checkpoint: 'best' needs the directory of its run"):
         find(renamed, BEST)
-
-
-def test_a_damaged_newest_checkpoint_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    run = run_with(tmp_path, 1, 2)
-    (run / "checkpoints" / "step-2" / "variables.safetensors").write_bytes(b"")
-    with caplog.at_level(logging.WARNING):
-        assert find(run).name == "step-1"
-    assert "skipping a checkpoint" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -57,13 +57,6 @@ def test_relative_path_survives_a_change_of_directory(tmp_path: Path, monkeypatc
     assert (tmp_path / "here" / "config.yaml").exists()
 
 
-def test_a_directory_without_a_run_is_used(tmp_path: Path) -> None:
-    (tmp_path / ".hydra").mkdir()
-    (tmp_path / "run.log").write_text("starting\n")
-    with start(tmp_path) as directory:
-        assert directory.epoch == 1
-
-
 def test_resume_keeps_the_run_and_counts_the_start(tmp_path: Path) -> None:
     with start(tmp_path) as first:
         assert first.epoch == 1
