@@ -12,7 +12,7 @@ from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError
 from runner.training.adaptation.coral import classifier
 from runner.training.adaptation.domains import SOURCE, TARGET, DomainProgram, DomainSession, Weights, opened_domains
-from runner.training.adaptation.moments import Moments, divergence
+from runner.training.adaptation.moments import divergence
 from runner.training.inference import OneDevice
 
 UNADAPTED = "source"  # the key of the unadapted network in results by method
@@ -51,14 +51,38 @@ def adapt(
     """Adapt a network to a target by each method of ``settings``; return scores, divergences and new weights.
 
     weights: all variables of the trained network. normalisation: the normalisation used in training. The target's
-    labels are used only for the scores on its test split. Raises ConfigError if a method does not fit the network, and
-    the errors of :func:`~runner.training.adaptation.domains.opened_domains`.
+    labels are used only for the scores on its test split. The outputs of every adapted network are compared with the
+    source outputs of the unadapted one. Raises ConfigError if a method does not fit the network, and the errors of
+    :func:`~runner.training.adaptation.domains.opened_domains`.
     """
     with opened_domains(device, normalisation, target, settings.batch_size) as session:
         require_adaptable(session.built, session.config, settings)
         batches = min(settings.batches or session.batches[TARGET], session.batches[TARGET])
-        adapting = _Adapting(session, weights, settings, batches)
-        return adapting.run()
+        found = Adapted(batches * session.batch_size, session.batch_size)
+        session.restore(weights)
+        source = session.moments(SOURCE)
+
+        def score(method: str) -> None:
+            moments = session.moments(TARGET)
+            found.scores[method] = session.scores().metrics
+            found.divergence[method] = {name: divergence(source[name], moments[name]) for name in moments}
+
+        score(UNADAPTED)
+        statistics: Weights = {}
+        if any(method != CORAL for method in settings.methods):
+            for count, statistics in enumerate(session.statistics(batches), start=1):
+                if count in settings.curve:
+                    # The next statistics do not depend on the moving averages that are restored here.
+                    session.restore({**weights, **statistics})
+                    found.curve[count] = session.scores().metrics
+        for method in settings.methods:
+            changed: Weights = {} if method == CORAL else statistics
+            if method != ADABN:
+                changed = {**changed, **_classifier(session, weights, changed)}
+            found.weights[method] = changed
+            session.restore({**weights, **changed})
+            score(method)
+        return found
 
 
 def require_adaptable(built: DomainProgram, config: Any, settings: Adaptation) -> None:
@@ -76,58 +100,14 @@ def require_adaptable(built: DomainProgram, config: Any, settings: Adaptation) -
         )
 
 
-class _Adapting:
-    """One adaptation in a session. batches: target batches for the statistics."""
-
-    def __init__(self, session: DomainSession, weights: Weights, settings: Adaptation, batches: int) -> None:
-        self._session = session
-        self._weights = weights
-        self._settings = settings
-        self._batches = batches
-        self._found = Adapted(batches * session.batch_size, session.batch_size)
-        self._source: Mapping[str, Moments] = {}
-        self._statistics: Weights = {}
-
-    def run(self) -> Adapted:
-        """Score and compare the network as trained, then after each method."""
-        self._session.restore(self._weights)
-        self._source = self._session.moments(SOURCE)
-        self._score(UNADAPTED)
-        if any(method != CORAL for method in self._settings.methods):
-            self._statistics = self._pooled()
-        for method in self._settings.methods:
-            changed: Weights = {} if method == CORAL else self._statistics
-            if method != ADABN:
-                changed = {**changed, **self._classifier(changed)}
-            self._found.weights[method] = changed
-            self._session.restore({**self._weights, **changed})
-            self._score(method)
-        return self._found
-
-    def _score(self, method: str) -> None:
-        """Score the network with its present weights; compare its target outputs with the original source outputs."""
-        target = self._session.moments(TARGET)
-        self._found.scores[method] = self._session.scores().metrics
-        self._found.divergence[method] = {name: divergence(self._source[name], target[name]) for name in target}
-
-    def _pooled(self) -> Weights:
-        """Return the statistics of the target; score the network after each number of batches in ``settings.curve``."""
-        statistics: Weights = {}
-        for batches, statistics in enumerate(self._session.statistics(self._batches), start=1):
-            if batches in self._settings.curve:
-                # The next statistics do not depend on the moving averages that are restored here.
-                self._session.restore({**self._weights, **statistics})
-                self._found.curve[batches] = self._session.scores().metrics
-        return statistics
-
-    def _classifier(self, statistics: Weights) -> Weights:
-        """Return weights and bias trained by CORAL. statistics: variables to set before target features are read."""
-        place = self._session.built.classifier
-        assert place is not None, "checked before"
-        self._session.restore(self._weights)
-        source, labels = self._session.features(SOURCE)
-        self._session.restore({**self._weights, **statistics})
-        target, _ = self._session.features(TARGET)
-        weights, bias = classifier(source, labels, target, self._session.config)
-        dtype: Any = self._weights[place.weights].dtype
-        return {place.weights: np.asarray(weights, dtype), place.bias: np.asarray(bias, dtype)}
+def _classifier(session: DomainSession, weights: Weights, statistics: Weights) -> Weights:
+    """Return weights and bias trained by CORAL. statistics: variables to set before target features are read."""
+    place = session.built.classifier
+    assert place is not None, "checked before"
+    session.restore(weights)
+    source, labels = session.features(SOURCE)
+    session.restore({**weights, **statistics})
+    target, _ = session.features(TARGET)
+    kernel, bias = classifier(source, labels, target, session.config)
+    dtype: Any = weights[place.weights].dtype
+    return {place.weights: np.asarray(kernel, dtype), place.bias: np.asarray(bias, dtype)}
