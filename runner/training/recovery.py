@@ -57,19 +57,6 @@ class Boundary:
 _REDONE, _REJOINED = "redone_s", "rejoined_step"
 
 
-@dataclass(frozen=True)
-class _Unfinished:
-    """A recovery whose interrupted step is not yet repeated, or whose new processes do not take part yet.
-
-    begun: time.monotonic() when the state was restored. facts: the facts to record; facts that are not known yet are
-    None.
-    """
-
-    step: int
-    begun: float
-    facts: dict[str, Any]
-
-
 class Recovery:
     """The recoveries of one run and their records, the newest boundary, and the limit of restarts."""
 
@@ -85,7 +72,10 @@ class Recovery:
         self._record = record
         self._next_copy = time.monotonic() + _LEAST_S
         self._durations: deque[float] = deque(maxlen=_COPIES)  # seconds of the newest copies
-        self._unfinished: _Unfinished | None = None
+        # Facts of a recovery whose interrupted step is not repeated yet, or whose new processes do not take part yet;
+        # facts that are not known yet are None.
+        self._facts: dict[str, Any] | None = None
+        self._restored = 0.0  # time.monotonic() when its state was restored
 
     @property
     def is_due(self) -> bool:
@@ -131,7 +121,7 @@ class Recovery:
             begun = time.monotonic()
             self.boundary.restore(self._session)
         except NotStartedAgainError:
-            self._unfinished = _Unfinished(steps[0], time.monotonic(), facts)
+            self._facts = facts
             raise
         except WorkerLostError as again:
             failed = {"replaced": [], "failed": f"{again.worker} {again.cause}"}
@@ -151,7 +141,7 @@ class Recovery:
             _REDONE: None,
             **({} if waited else {_REJOINED: None}),
         }
-        self._unfinished = _Unfinished(steps[0], restored, facts)
+        self._facts, self._restored = facts, restored
         self._record.rewind(first)
         count = 1 + count_recoveries(self._directory.recoveries_jsonl)
         self._record.metrics(first, {"perf/recoveries": count, "perf/recovery_s": seconds})
@@ -170,13 +160,13 @@ class Recovery:
 
         done: number of updates.
         """
-        if self._unfinished is None:
+        facts = self._facts
+        if facts is None:
             return
-        facts = self._unfinished.facts
         if self._session.absent:
             self.budget.postpone_reset(done)
-        if facts[_REDONE] is None and done > self._unfinished.step:
-            facts[_REDONE] = time.monotonic() - self._unfinished.begun
+        if facts[_REDONE] is None and done > facts["step"]:
+            facts[_REDONE] = time.monotonic() - self._restored
         if facts.get(_REJOINED, 0) is None and not self._session.absent:
             facts[_REJOINED] = done - 1
             log.info("step %d: %s can take part again", done - 1, ", ".join(facts["replaced"]))
@@ -186,15 +176,15 @@ class Recovery:
 
     def give_up(self, error: NotStartedAgainError) -> None:
         """Record that the newest recovery has not replaced the lost workers."""
-        assert self._unfinished is not None
-        self._unfinished.facts.update({"replaced": [], "remaining": error.remaining})
+        assert self._facts is not None
+        self._facts.update({"replaced": [], "remaining": error.remaining})
         self.close()
 
     def close(self) -> None:
         """Record a recovery whose interrupted step was not repeated, or whose new processes did not take part."""
-        if self._unfinished is not None:
-            append_recovery(self._directory.recoveries_jsonl, self._unfinished.facts)
-            self._unfinished = None
+        if self._facts is not None:
+            append_recovery(self._directory.recoveries_jsonl, self._facts)
+            self._facts = None
 
 
 def recovery_of(
