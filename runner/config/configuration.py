@@ -125,15 +125,13 @@ def fix_machine_values(config: Config, cores: int, find: FindGpus = discover, sh
     """
     if config.simulate.updates is not None:
         return config
-    workers = worker_processes(config)
-    threads = config.cluster.threads_per_worker or max(1, cores // workers)
-    cores_each = config.cluster.cores_per_worker or cores / workers
+    threads, cores_each = share_of_worker(config, cores)
     before = config.cluster.filled_in or ()
     cluster = dataclasses.replace(
         assign_devices(config, find, share),
         threads_per_worker=threads,
         cores_per_worker=cores_each,
-        workers=workers,
+        workers=worker_processes(config),
         filled_in=[name for name in FILLED_IN if getattr(config.cluster, name) is None or name in before],
     )
     init_from = None if config.init_from is None else str(Path(config.init_from).absolute())
@@ -141,6 +139,12 @@ def fix_machine_values(config: Config, cores: int, find: FindGpus = discover, sh
     data = {} if target is None else _without_tuples(dataclasses.asdict(target))
     adapt = dataclasses.replace(config.adapt, data=data)
     return dataclasses.replace(config, cluster=cluster, init_from=init_from, adapt=adapt)
+
+
+def share_of_worker(config: Config, cores: int) -> tuple[int, float]:
+    """Return the kernel threads and the cores of a worker: the configured ones, or an equal share of ``cores``."""
+    cluster, workers = config.cluster, worker_processes(config)
+    return cluster.threads_per_worker or max(1, cores // workers), cluster.cores_per_worker or cores / workers
 
 
 def with_workers(config: Config, workers: int, cores: int) -> Config:

@@ -9,7 +9,7 @@ from statistics import median
 
 from threadpoolctl import threadpool_limits
 
-from runner.config.configuration import fix_machine_values
+from runner.config.configuration import share_of_worker
 from runner.config.schema import Config
 from runner.data.source import source_from_config
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT
@@ -153,14 +153,14 @@ def profiled_machine(config: Config, hardware: Hardware, program: Program) -> Pr
         raise Violation(f"kinds: profiles {', '.join(sorted(named))}, expected one file for all kinds")
     profile = read_profile(Path(named.pop()))
     cores = min(kind.cores or profile.machine.cores for kind in hardware.kinds.values())
-    fixed = fix_machine_values(config, cores)
+    threads, cores_each = share_of_worker(config, cores)
     kinds = {name: replace(kind, cores=kind.cores or profile.machine.cores) for name, kind in hardware.kinds.items()}
     links, network = hardware.links, network_of(hardware, program.workers, program.servers)
     if config.cluster.emulate:
         links = {wire.source: wire for wire in _emulated(config, hardware, program)}
     machine = replace(hardware, kinds=kinds, links=links, routes="shortest")
-    cluster = cluster_of(fixed.cluster, program)
-    threads, remote = fixed.cluster.threads_per_worker or 1, program.one_process is None
+    shared = replace(config.cluster, threads_per_worker=threads, cores_per_worker=cores_each)
+    cluster, remote = cluster_of(shared, program), program.one_process is None
     queued = config.cluster.emulate or workers_per_host(network, program.workers) is not None
 
     def costs_of(kind: DeviceKind) -> Costs:

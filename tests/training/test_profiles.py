@@ -81,6 +81,12 @@ def test_a_plan_without_a_new_signature_is_not_measured(recorded: Path) -> None:
     assert with_instructions(found, described(STRATEGIES[0], recorded), measured) == found
 
 
+def test_a_simulated_run_has_the_kernel_threads_of_a_run(recorded: Path) -> None:
+    config = described(STRATEGIES[0], recorded, "simulate.updates=1", cores=12)
+    assert config.cluster.threads_per_worker is None
+    assert session_of(config, 3).costs["process"].threads == 4
+
+
 def test_the_inputs_of_several_devices_in_one_process_are_measured(tmp_path: Path) -> None:
     keys = ("parallelism=sync_data", "parallelism.workers=2", "cluster.one_process=true", "train.batch_size=24")
     found = with_instructions(profile_here(tmp_path / "none.json"), small_config(*keys))
