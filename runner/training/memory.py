@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from runner.config.schema import LOCAL
 from runner.engine.cluster.assignment import peer_of
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Program
@@ -36,6 +37,7 @@ class ProcessMemory:
     variables: parameters and optimizer slots. step: the largest arena (memory for intermediate values) of each device,
     usually the arena of training steps. sent: tensors that are sent to other devices or fetched by the master. data:
     the dataset and the batch that is read ahead. checkpoint: copies of all variables while a checkpoint is written.
+    here: whether the process is known to be on this machine; a launcher may start it on another host.
     """
 
     process: str
@@ -44,15 +46,16 @@ class ProcessMemory:
     sent: int = 0
     data: int = 0
     checkpoint: int = 0
+    here: bool = True
 
     @property
     def total(self) -> int:
-        """The sum of all fields and :data:`PROGRAM_BYTES`."""
+        """The sum of all bytes and :data:`PROGRAM_BYTES`."""
         return self.variables + self.step + self.sent + self.data + self.checkpoint + PROGRAM_BYTES
 
 
 def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[ProcessMemory]:
-    """Return the planned memory of every process on this machine; the master, which computes nothing, comes first.
+    """Return the planned memory of every process of a run; the master, which computes nothing, comes first.
 
     Spare processes, which hold only their program until they take the place of a lost process, come last. Variables and
     arenas of devices with a GPU are not counted, because they are in GPU memory.
@@ -60,10 +63,12 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
     program = experiment.program
     one_process = program.one_process is not None
     found = {} if one_process else {"master": ProcessMemory("master")}
+    launcher, data = experiment.config.cluster.launcher, dataset_bytes(experiment)
+    here = launcher.kind == LOCAL or launcher.ray == "local"
     for device in experiment.cluster.devices:
         plans = _plans_of(device.name, program, planned)
         process = "main" if one_process else peer_of(device.name)
-        before = found.get(process) or ProcessMemory(process, data=dataset_bytes(experiment))
+        before = found.get(process) or ProcessMemory(process, data=data, here=here)
         fetched = sum(plan.slots[slot].spec.nbytes for plan in plans for slot in plan.fetches.values())
         copied = 0 if one_process else _FETCH_COPIES * fetched
         on_host = device.gpu is None
@@ -77,8 +82,8 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
     saver, copies = ("main", CHECKPOINT_COPIES) if one_process else ("master", CHECKPOINT_COPIES + BOUNDARY_COPIES)
     copies += bool(experiment.spares)  # with spares, the inputs of client "restore" stay in shared memory
     found[saver] = replace(found[saver], checkpoint=copies * _variable_bytes(program))
-    data = dataset_bytes(experiment)
-    return [*found.values(), *(ProcessMemory(f"spare-{number}", data=data) for number in range(experiment.spares))]
+    spares = [ProcessMemory(f"spare-{number}", data=data, here=here) for number in range(experiment.spares)]
+    return [*found.values(), *spares]
 
 
 def dataset_bytes(experiment: Experiment) -> int:
@@ -116,15 +121,16 @@ def require_memory(experiment: Experiment) -> None:
     if most_bytes(experiment) > (usable_memory() if room is None else min(usable_memory(), room)) // 2:
         memory = planned_memory(experiment, experiment.plans())
         require_fit(memory, usable_memory(), process_room())
-        if sum(each.total for each in memory) > available_memory():
+        if _needed(memory) > available_memory():
             log.warning("%s", fit_text(memory, usable_memory(), available_memory()))
 
 
 def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None = None) -> None:
-    """Raise ResourceError, with the numbers, if the processes need more memory than is available.
+    """Raise ResourceError, with the numbers, if the processes on this machine need more memory than is available.
 
     usable: bytes of memory of this machine. room: bytes by which resource limits let a process grow; None: no limits.
     """
+    memory = [each for each in memory if each.here]
     largest = max(memory, key=lambda each: each.total)
     parts = (
         f"the largest process, {largest.process}: {gib(largest.step)} in a step, {gib(largest.variables)} of "
@@ -132,7 +138,7 @@ def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None =
         "train.batch_size or train.eval_batch_size, more train.microbatches (parallelism=single), train.recompute, "
         "fewer workers, a smaller model, data.train_limit, or data.stream=true if the dataset has this key"
     )
-    if (needed := sum(each.total for each in memory)) > usable:
+    if (needed := _needed(memory)) > usable:
         raise ResourceError(
             f"the run needs {gib(needed)} of memory in {len(memory)} process(es), and this machine has "
             f"{gib(usable)}; {parts}"
@@ -146,9 +152,14 @@ def require_fit(memory: Sequence[ProcessMemory], usable: int, room: int | None =
 
 def fit_text(memory: Sequence[ProcessMemory], usable: int, available: int) -> str:
     """Return one line with the needed, usable and available memory. usable, available: bytes."""
-    needed = sum(each.total for each in memory)
+    needed = _needed(memory)
     verdict = "" if needed <= available else ", too little" if needed <= usable else ": the run does not fit"
     return f"memory needed {gib(needed)}; this machine has {gib(usable)}, {gib(available)} available now{verdict}"
+
+
+def _needed(memory: Sequence[ProcessMemory]) -> int:
+    """Return the bytes that the processes on this machine need."""
+    return sum(each.total for each in memory if each.here)
 
 
 def _plans_of(device: str, program: Program, planned: ProgramPlans) -> list[DevicePlan]:

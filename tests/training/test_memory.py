@@ -79,6 +79,15 @@ def test_spare_processes_hold_their_program_and_the_dataset(monkeypatch: pytest.
         memory.require_memory(build(small_config(*spares)))
 
 
+def test_memory_of_other_hosts_is_not_memory_of_this_machine() -> None:
+    found = list(planned("parallelism=sync_data", "parallelism.workers=2", "cluster/launcher=slurm").values())
+    assert [each.here for each in found] == [True, False, False]
+    memory.require_fit(found, found[0].total)
+    with pytest.raises(ResourceError, match=r"of memory in 1 process\(es\), .*; the largest process, master: "):
+        memory.require_fit(found, found[0].total - 1)
+    assert memory.fit_text(found, GIB, GIB).startswith(f"memory needed {memory.gib(found[0].total)}; ")
+
+
 def test_a_larger_batch_needs_more_step_memory_and_fewer_examples_need_less_data_memory() -> None:
     small, large = planned("train.batch_size=32"), planned("train.batch_size=1024")
     assert large["main"].step > small["main"].step
