@@ -12,7 +12,7 @@ from runner.commands.train import results_table
 from runner.config.configuration import load_stored
 from runner.config.devices import FindGpus, reassign_devices
 from runner.config.outcome import configuration_changes
-from runner.config.schema import Config, StragglersConfig
+from runner.config.schema import Config, for_one_process
 from runner.kernels.gpu.discovery import discover
 from runner.plugin import changed_plugins, plugin_notes
 from runner.records.stored_run import StoredRun, earlier_configurations, read_plugins, read_run
@@ -75,8 +75,7 @@ def repetition_of(config: Config, run: StoredRun) -> Repetition:
     config = replace(config, parallelism=config.parallelism.replaying(str(record)))
     if race.decisions is None:
         # The record holds the order in which all clients ended, so one process replays it without emulated delays.
-        cluster = replace(config.cluster, one_process=None, emulate=False, stragglers=StragglersConfig())
-        config = replace(config, cluster=cluster)
+        config = replace(config, cluster=for_one_process(config.cluster))
     return Repetition(config, record)
 
 

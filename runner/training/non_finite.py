@@ -4,6 +4,7 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 
+from runner.config.schema import for_one_process
 from runner.engine.run.session import Session
 from runner.engine.run.step_driver import bind
 from runner.errors import DivergenceError, NonFiniteLossError, NumericError, RunnerError
@@ -98,5 +99,4 @@ def repeated_experiment(experiment: Experiment, directory: RunDirectory, first_s
         return experiment if experiment.runs_in_virtual_time else None
     strategy = config.parallelism.replaying(str(directory.endings_jsonl))
     # The recorded order includes the effects of the emulated links; the repetition in one process has no links.
-    cluster = dataclasses.replace(config.cluster, emulate=False)
-    return build(dataclasses.replace(config, parallelism=strategy, cluster=cluster))
+    return build(dataclasses.replace(config, parallelism=strategy, cluster=for_one_process(config.cluster)))

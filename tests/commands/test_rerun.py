@@ -84,9 +84,10 @@ def test_the_record_of_a_race_is_replayed(overrides: tuple[str, ...], record: st
     assert found.config.cluster.emulate == (record == "contributors.jsonl")
 
 
-def test_replicas_of_separate_processes_are_replayed_in_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart", ["cluster.one_process=false", "cluster/launcher=slurm"])
+def test_replicas_of_separate_processes_are_replayed_in_one_process(apart: str, tmp_path: Path) -> None:
     (tmp_path / "endings-1.jsonl").touch()
-    config = small_config("parallelism=async_data", "cluster.one_process=false")
+    config = small_config("parallelism=async_data", apart)
     again = repetition_of(config, stored_at(tmp_path)).config
     together = Program(Graph(()), {}, {}, workers=2, one_process=OneProcess())
     assert in_one_process(again.cluster, together, "async_data") is together

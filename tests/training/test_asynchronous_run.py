@@ -289,13 +289,15 @@ def test_a_run_whose_results_do_not_depend_on_overlap_is_repeated_unchanged(dire
         assert repeated_experiment(experiment, directory, step) is experiment
 
 
-def test_a_nondeterministic_run_is_repeated_from_its_record_without_emulation(directory: RunDirectory) -> None:
-    experiment = build(small_config(*ASYNC, "cluster=slow_network"))
+@pytest.mark.parametrize("apart", ["cluster=slow_network", "cluster.one_process=false", "cluster/launcher=slurm"])
+def test_a_nondeterministic_run_is_repeated_from_its_record_in_one_process(directory: RunDirectory, apart: str) -> None:
+    experiment = build(small_config(*ASYNC, apart))
     without_record = repeated_experiment(experiment, directory, 0)
     assert without_record is None, "no file records the order in which clients ended"
     directory.endings_jsonl.touch()
     again = repeated_experiment(experiment, directory, 0)
     assert again is not None
+    assert again.program.one_process is not None
     assert again.emulation is None
 
 
