@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -150,12 +150,16 @@ def score_views(
     dataset = renormalised(settings, normalised_as, config.data.name)
     if not isinstance(dataset.preprocessing, ImagePreprocessing) or not facts.classes:
         raise ConfigError(f"data={settings.name}: 10 views need classes and images that are decoded for each batch")
+    dtype, threads = state_dtype(config.precision), settings.threads
     views = [
-        Pipeline(replace(dataset, preprocessing=view), seed=config.seed, batch_size=size, dtype="float32")
+        Pipeline(replace(dataset, preprocessing=view), seed=config.seed, batch_size=size, dtype=dtype, threads=threads)
         for view in dataset.preprocessing.ten_views()
     ]
     hits: Counter[str] = Counter()
-    with _opened(device, checkpoint, _Views(views)) as session:
+    with ExitStack() as ended:
+        for each in views:
+            ended.callback(each.close)
+        session = ended.enter_context(_opened(device, checkpoint, _Views(views)))
         for batch in range(-(-facts.test_examples // size)):
             predicted = [session.run(PREDICT, step=batch * VIEWS + view)["prediction"] for view in range(VIEWS)]
             mean = np.mean([config.task.answers(each.astype(np.float64)) for each in predicted], axis=0)

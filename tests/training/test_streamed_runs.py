@@ -98,6 +98,9 @@ def test_ten_views_are_scored_by_their_mean_probabilities(tmp_path: Path, monkey
     assert found["test/accuracy"] == pytest.approx(expected)
     assert found["test/error"] == pytest.approx(1 - found["test/accuracy"])
     assert found["test/top5_accuracy"] == 1.0
+    double = one_device(small_config(*chosen, "precision=float64"), 1)
+    scores = score_views(double, checkpoint, config.data, data.normalisation)["test"]
+    assert scores.metrics["accuracy"] == pytest.approx(expected)
     monkeypatch.setattr(type(config.task), "answers", lambda task, outputs: np.full_like(outputs, np.nan))
     broken = score_views(device, checkpoint, config.data, data.normalisation)["test"].metrics
     assert (broken["accuracy"], broken["top5_accuracy"]) == (0.0, 0.0)
