@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from runner.checkpoint import load
 from runner.config.configuration import fix_machine_values
 from runner.config.devices import FindGpus, found_gpus
-from runner.config.schema import Config
+from runner.config.schema import Adaptation, Config
 from runner.data.dataset import Dataset, Facts, Normalisation
 from runner.data.pipeline import Pipeline
 from runner.data.preprocessing import VIEWS, ImagePreprocessing
@@ -81,7 +81,7 @@ def one_device(config: Config, cores: int, find: FindGpus = discover) -> OneDevi
     cores: the number of cores of this machine. find: function that finds the GPUs. Raises ResourceError if the
     requested GPU is not available or lacks the precision.
     """
-    here = fix_machine_values(replace(config, parallelism=ForwardPasses()), cores, find)
+    here = fix_machine_values(replace(config, parallelism=ForwardPasses(), adapt=Adaptation()), cores, find)
     found = found_gpus(here.cluster, find)
     cluster = local_cluster(1, gpus=gpus_of(here.cluster, workers=1, servers=0))
     report = log_devices(here.cluster, cluster, found)

@@ -15,7 +15,7 @@ import pytest
 from runner.checkpoint import find, load
 from runner.cli import main
 from runner.config.configuration import load_stored
-from runner.config.schema import LocalCluster
+from runner.config.schema import Adaptation, LocalCluster
 from runner.engine.run import kernel_table
 from runner.errors import CheckpointError, ConfigError, ResourceError
 from runner.kernels.gpu.discovery import Found
@@ -141,6 +141,11 @@ def test_eval_and_predict_name_the_device(
         assert "CPU\n" in reported
     assert main(["predict", "run", "cluster.device=cpu"]) == 2
     assert "cluster.device=cpu: expected also a FILE" in capsys.readouterr().err
+
+
+def test_inference_needs_no_data_of_an_adaptation(tmp_path: Path) -> None:
+    absent = Adaptation(data={"name": "image_folder", "path": str(tmp_path / "none")})
+    assert one_device(replace(small_config(), adapt=absent), 1, lambda: NO_DRIVER).config.adapt == Adaptation()
 
 
 NORMALISED = ("model=resnet_cifar", "model.depth=8", "train.batch_size=4", "data.augment.crop_padding=0")
