@@ -14,8 +14,7 @@ from runner.engine.cluster.transport import heartbeat
 from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.messages import IDLE, STEP
 from runner.errors import ClusterError, ConfigError, ResourceError, RunnerError, WorkerLostError
-from tests.engine.cluster.conftest import SERVED, SOURCE, WORKERS, Sessions, suspended, train
-from tests.engine.run.launched_programs import pushed, tally
+from tests.engine.cluster.conftest import SOURCE, WORKERS, Sessions, suspended, train
 from tests.integration.command import Command, processes_of, wait_until
 
 
@@ -64,14 +63,6 @@ def test_source_error_keeps_its_class_and_names_the_worker(sessions: Sessions) -
         session.run("init")
 
 
-def test_stopped_process_is_noticed_before_silent_ones_are(sessions: Sessions) -> None:
-    expected = r"^ps-1 is stopped: no heartbeat for .* a signal has stopped the process"
-    with sessions.new(program=SERVED) as session:
-        session.run("init")
-        with suspended(sessions.worker(1, "ps")), pytest.raises(WorkerLostError, match=expected):
-            train(session, 0)
-
-
 @pytest.mark.parametrize(("code", "again"), [(1, True), (4, False), (5, False), (7, True), (-11, True)])
 def test_an_exit_after_an_error_that_would_recur_is_not_a_lost_worker(code: int, again: bool) -> None:
     error = Exit(code, after_s=1.0).error("worker-0", "text")
@@ -93,18 +84,6 @@ def test_stuck_worker_logs_its_stack(sessions: Sessions, monkeypatch: pytest.Mon
         with suspended(sessions.worker(1)), pytest.raises(ClusterError, match=expected):
             train(session, 4)
         assert "_call_all" in (sessions.logs / "worker-0.log").read_text()
-
-
-def test_dead_worker_is_named_while_clients_run(sessions: Sessions) -> None:
-    with sessions.new(None, program=tally()) as session:
-        session.run("init")
-        session.launch("work_0")
-        session.finished()
-        session.launch("work_1")
-        session.finished()
-        sessions.worker(1).kill()
-        with pytest.raises(ClusterError, match=r"^worker-1 "):
-            pushed(session, rounds=1000)
 
 
 SILENCE_S = 3.0
@@ -170,12 +149,3 @@ def test_run_continues_after_all_its_processes_were_suspended(tmp_path: Path) ->
     finally:
         command.kill()
     assert processes_of(run_id) == []
-
-
-def test_killed_worker_is_noticed_while_the_other_one_answers(sessions: Sessions) -> None:
-    with sessions.new() as session:
-        session.run("init")
-        session.run("save")
-        sessions.worker(1).kill()
-        with pytest.raises(ClusterError, match=r"^worker-1 \(pid \d+\) was killed by SIGKILL"):
-            _ = [session.run("save") for _ in range(10_000)]  # Only worker 0 runs "save".

@@ -5,14 +5,13 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Timer
 
 import psutil
 import pytest
 
-from runner.data.source import source_from_config
 from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.joining import MEMORY
 from runner.engine.cluster.launchers import LOOPBACK, HostsLauncher, LocalLauncher
@@ -23,8 +22,6 @@ from runner.engine.cluster.transport import messages
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.compile import program_plans
 from runner.engine.compile.program import Program
-from runner.engine.graph.device import local_cluster
-from runner.engine.run.local_session import LocalSession
 from runner.errors import ClusterError, NotStartedAgainError, RunnerError, WorkerLostError
 from runner.kernels.registry import Registry
 from runner.optimizers.sgd import Momentum
@@ -36,6 +33,7 @@ from tests.engine.cluster.conftest import (
     Sessions,
     Start,
     expect_same_losses,
+    in_process,
     losses,
     train,
     wait_for_spares,
@@ -87,6 +85,7 @@ def test_lost_process_is_replaced_and_the_others_continue(
         process = psutil.Process(before[name])
         lost = lose(session, process, signum)
         assert (lost.worker, lost.cause, lost.by_chance) == (name, cause, signum != signal.SIGSEGV)
+        assert ("; a signal has stopped the process; see the log " in str(lost)) == (signum == signal.SIGSTOP)
         monkeypatch.setattr(program_plans, "compile_placed", None)  # a call would raise TypeError
         recovered = session.recover(lost.worker, epoch=2)
         assert recovered.replaced == (name,)
@@ -143,10 +142,7 @@ def paused(process: psutil.Process, seconds: float) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def expected_of_three(registry: Registry) -> list[Weights]:
     """Return the fetches of ``THREE``, run in this process."""
-    with (
-        source_from_config(**SOURCE | {"batch_size": 6}) as source,
-        closing(LocalSession(THREE, local_cluster(3), registry, source)) as session,
-    ):
+    with in_process(registry, THREE, {**SOURCE, "batch_size": 6}) as session:
         return losses(session)
 
 
