@@ -1,7 +1,6 @@
 """Backup workers: an update equals, bit for bit, ``single`` over the shares (parts of a batch) that arrived first."""
 
 import json
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from runner.data.source import source_from_config
-from runner.engine.cluster.cluster_session import ClusterSession
 from runner.engine.cluster.emulation import Emulation, Stragglers
 from runner.engine.compile.program import InputSource, Program
 from runner.engine.graph import Graph, local_cluster, ops, worker_device
@@ -23,12 +21,12 @@ from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import scalar
 from runner.errors import ConfigError, RunnerError
 from runner.optimizers import Momentum
-from runner.records.summary import joining_facts
 from runner.strategies import SyncData, Workload
 from runner.strategies.clients import program
 from runner.strategies.replica import Replica, ordered_sum, shares, summed
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import EXAMPLE_SHAPE, TEST_BATCH, Examples, workload_of
+from tests.engine.cluster.conftest import SOURCE, Sessions
+from tests.strategies.networks import Examples, workload_of
 from tests.strategies.synchronous.test_parameter_server import bytes_of_a_step
 from tests.strategies.training import Run, Trainer, Weights, begun, expect_same_bits, expect_same_run, rate_of
 
@@ -176,25 +174,10 @@ def test_processes_with_emulated_delays_equal_single_over_the_shares_that_counte
     workload = workload_of(network, Momentum(clip_norm=0.5), batch_size=7)
     strategy = backed(workers, backups, servers)
     made = strategy.build(workload)
-    described: dict[str, Any] = {
-        "config": {
-            "name": "synthetic",
-            "shape": list(EXAMPLE_SHAPE),
-            "classes": 3,
-            "examples": 64,
-            "test_examples": 16,
-        },
-        "seed": 1,
-        "batch_size": strategy.examples_per_update(workload.batch_size),
-        "eval_batch_size": TEST_BATCH,
-        "dtype": "float64",
-    }
-    cluster = local_cluster(made.workers, made.servers)
-    own: dict[str, Any] = {"run_id": secrets.token_hex(8), "epoch": 1, "logs": tmp_path, "threads": 1}
-    own["facts"] = joining_facts({})
+    described = {**SOURCE, "batch_size": strategy.examples_per_update(workload.batch_size)}
     with (
         source_from_config(**described) as source,
-        ClusterSession(made, cluster, load_kernels(), described, **own, emulation=SLOW) as session,
+        Sessions(load_kernels(), tmp_path).new(described, program=made, emulation=SLOW) as session,
     ):
         session.run("init")
         run = Trainer(made, session, "float64")
