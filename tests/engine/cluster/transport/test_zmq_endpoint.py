@@ -105,11 +105,6 @@ def test_ctrl_c_while_a_message_is_sent_is_raised_later(
     assert [next_of(master).message for _ in expected] == expected
 
 
-def test_receive_times_out(master: ZmqEndpoint) -> None:
-    assert master.receive(0.0) is None
-    assert master.receive(0.01) is None
-
-
 def test_unknown_callers_are_dropped(context: Context, master: ZmqEndpoint, worker: ZmqEndpoint) -> None:
     known = identity("worker-1")
     sockets = [
