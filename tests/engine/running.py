@@ -76,12 +76,11 @@ class Bench:
         registry: Registry,
         fetches: Sequence[Tensor] = (),
         *,
-        device: str = CPU_0,
         check_finite: bool = False,
         arena: Arena | None = None,
     ) -> None:
         feeds = {node[0]: node[0] for node in graph if node.op == "placeholder"}
-        self.plan = Part(order_writes(graph), tuple(fetches), feeds).plan(device, registry, {})
+        self.plan = Part(order_writes(graph), tuple(fetches), feeds).plan(CPU_0, registry, {})
         self.variables = VariableStore(HostPlatform(registry.join))
         self.arena = arena or Arena()
         self.rendezvous = LocalRendezvous(timeout_s=0.01)

@@ -9,10 +9,8 @@ import pytest
 
 from runner.engine.graph import Graph, Tensor, ops
 from runner.errors import ClusterError, NumericError, ResourceError, RunnerError
-from runner.kernels.contract import KernelError
 from runner.kernels.registry import Registry
-from tests.engine.run.fake_kernels import refusing
-from tests.engine.running import CPU_0, CPU_1, GPU_0, Array, Bench, Function, Replaced
+from tests.engine.running import CPU_0, CPU_1, Array, Bench, Function, Replaced
 
 X = Tensor("x")
 
@@ -27,12 +25,6 @@ def graph() -> Graph:
 
 
 ONES = np.ones(2)
-
-
-def test_fetches_are_computed_from_feeds(graph: Graph, registry: Registry) -> None:
-    fetched = Bench(graph, registry, [Tensor("e"), X]).run({X: ONES})
-    np.testing.assert_array_equal(fetched[Tensor("e")], np.exp(-ONES))
-    np.testing.assert_array_equal(fetched[X], ONES)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +69,6 @@ def test_kernel_error_names_node_op_device_and_step(
     with pytest.raises(kind, match=text.format(CPU_0)) as caught:
         bench.run({X: ONES}, step=12)
     assert caught.value.__cause__ is error
-
-
-def test_op_without_kernel_for_the_device_type_is_refused(graph: Graph, registry: Registry) -> None:
-    expected = r"no kernel for op 'neg' with dtypes \['float64'\] on device type 'gpu'"
-    with pytest.raises(KernelError, match=expected):
-        Bench(graph, registry, device=GPU_0)
 
 
 def test_check_finite_names_the_first_node(graph: Graph, registry: Registry) -> None:
@@ -154,13 +140,6 @@ def test_executor_does_not_keep_feeds(registry: Registry, missing: bool) -> None
     del value
     gc.collect()
     assert watched() is None
-
-
-def test_failed_step_does_not_affect_the_next(graph: Graph, registry: Registry) -> None:
-    bench = Bench(graph, Replaced(registry, {"exp": refusing(np.exp, lambda x: x[0] < -1)}), [Tensor("e")])
-    with pytest.raises(RunnerError, match="node 'e'"):
-        bench.run({X: 2 * ONES})
-    np.testing.assert_array_equal(bench.run({X: ONES})[Tensor("e")], np.exp(-ONES))
 
 
 def test_kernel_cannot_write_into_a_feed(graph: Graph, registry: Registry) -> None:
