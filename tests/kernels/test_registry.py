@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runner.engine.graph import TensorSpec
-from runner.kernels.contract import Buffers, Choice, Kernel, KernelError, Layout, NativeCall, Operand, as_array, plain
+from runner.kernels.contract import Buffers, Choice, Kernel, KernelError, Layout, NativeCall, Operand, plain
 from runner.kernels.functions import arrange_plain, function_kernel
 from runner.kernels.memory import ALIGNMENT, allocate
 from runner.kernels.registry import Registry
@@ -184,11 +184,3 @@ def test_a_tensor_in_another_layout_cannot_be_used_as_an_array() -> None:
     operand = Operand(PAIR, Layout("aB8b", 32), allocate(32))
     with pytest.raises(ValueError, match="a tensor in layout 'aB8b' was used as a plain array"):
         operand.array  # noqa: B018
-
-
-def test_fed_values_are_not_promoted() -> None:
-    assert as_array(np.ones(2, np.float32), PAIR).dtype == np.float32
-    with pytest.raises(ValueError, match=r"got float64\[2\], expected float32\[2\]"):
-        as_array([1.0, 2.0], PAIR)
-    with pytest.raises(ValueError, match=r"got float32\[2, 1\], expected float32\[2\]"):
-        as_array(np.ones((2, 1), np.float32), PAIR)

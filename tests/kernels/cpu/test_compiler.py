@@ -20,7 +20,6 @@ from runner.kernels.cpu.dispatch import SIGNATURE, join_in_python
 from runner.kernels.cpu.machine_code import compiler, threads
 from runner.kernels.cpu.machine_code.compiler import CompilerUnavailable, MachineCode, join
 from runner.kernels.cpu.machine_code.loops import slice_module
-from runner.kernels.memory import allocate
 from runner.kernels.registry import Registry
 from runner.system.code_cache import CodeCache
 from tests.kernels.cpu.onednn.checking import library
@@ -195,20 +194,6 @@ def test_without_a_home_code_is_compiled_each_time(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(compiler, "user_cache_folder", refuse)
     monkeypatch.setattr(compiler, "code_cache", compiler.code_cache.__wrapped__)
     assert call(MachineCode(ANSWER), "answer") == 42
-
-
-def test_external_functions_are_called_at_their_addresses() -> None:
-    inner = MachineCode("define i32 @inner() {\n ret i32 5\n}")
-    outer = MachineCode(
-        "declare i32 @elsewhere()\n"
-        "define i32 @store(ptr %place, i64 %b, i64 %c, i64 %d) {\n"
-        " %x = call i32 @elsewhere()\n store i32 %x, ptr %place\n ret i32 0\n}",
-        {"elsewhere": inner.address("inner")},
-    )
-    place = allocate(4)
-    call = NativeCall(outer.address("store"), (int(place.ctypes.data), 0, 0, 0), (inner, outer))
-    assert compiler.join([call])() == 0
-    assert place.view(np.int32)[0] == 5
 
 
 class Log:

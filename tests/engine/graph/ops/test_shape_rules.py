@@ -208,9 +208,3 @@ def test_only_the_listed_ops_are_stateful_or_have_no_kernels() -> None:
     assert {op for op, d in OPS.items() if d.executed_by == "executor"} == by_executor
     assert {op for op, d in OPS.items() if d.executed_by == "communicator"} == {"collective_sum"}
     assert {op for op, d in OPS.items() if d.stateful} == by_executor - {"placeholder"} | {"collective_sum"}
-
-
-def test_scale_multiplies_by_a_fixed_factor() -> None:
-    graph = Graph()
-    (value,) = evaluate(graph, [ops.scale(graph, ops.fill(graph, 2.0, (2,), "float32"), 1.5)], {})
-    assert value.tolist() == [3.0, 3.0]
