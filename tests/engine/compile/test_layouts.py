@@ -214,11 +214,6 @@ def test_node_without_a_kernel_on_the_device_type_is_refused() -> None:
         arranged("y = neg(x)", "", device=GPU_0)
 
 
-def test_kernel_of_lower_priority_is_used_if_the_first_one_refuses() -> None:
-    found = arranged("y = neg(x)", "", fake_kernel("neg", lambda *asked: None))
-    assert [i.library for i in found.instructions] == ["numpy"]
-
-
 CAST = "n = neg(x); c = cast(n, dtype='float32'); y = exp(c)"
 
 

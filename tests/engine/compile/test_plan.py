@@ -131,11 +131,6 @@ def test_plan_lists_the_variables_that_it_reads_and_writes(
     assert (plan.read, plan.written) == (set(read.split()), set(written.split()))
 
 
-def test_sent_bytes_are_the_bytes_of_all_sends() -> None:
-    sends = "; ".join(f"{key} = send(y, key='{key}', destination='{CPU_1}')" for key in ("a", "b"))
-    assert plan_of(f"x = input(3, dtype='float32'); y = neg(x); {sends}", "", STRANGE).sent_bytes == 2 * 3 * 4
-
-
 def test_plan_lists_libraries_and_the_layout_of_each_slot() -> None:
     plan = plan_of("x = input(4); n = neg(x); e = exp(n); y = convert(e)", "y", STRANGE)
     assert [each.op for each in plan.instructions] == ["convert", "neg", "convert", "exp", "convert"]
@@ -293,13 +288,6 @@ def test_layouts_are_decided_per_device() -> None:
     assert plans.layouts(CPU_1) == {"v": LAYOUTS["v"]}
 
 
-def test_unknown_client_is_refused_with_the_list_of_clients() -> None:
-    plans = planned(strange(), **CLIENTS)
-    assert plans.client("save") is CLIENTS["save"]
-    with pytest.raises(RunnerError, match="client 'predict': expected one of init, other, save, train"):
-        plans.client("predict")
-
-
 def test_two_deferred_clients_of_one_plan_are_refused() -> None:
     push, other = (replace(client(name, targets=["update/w"]), deferred=True) for name in ("push", "other"))
     expected = (
@@ -336,11 +324,6 @@ def test_layouts_reproduce_the_plans_that_decided_them(name: str, registry: Regi
 @given(seed=st.integers(0, 2**32), name=st.sampled_from(sorted(PROGRAMS)))
 def test_layouts_reproduce_plans_with_random_kernels(seed: int, name: str) -> None:
     expect_layouts_to_reproduce_plans(PROGRAMS[name], random_registry(seed))
-
-
-def test_step_reads_the_batch_with_the_number_of_the_step() -> None:
-    slot = InputSlot(Tensor("x"), "train", "x", 3, 7)
-    assert [slot.share(step) for step in (0, 5)] == [("train", 0, 3, 7), ("train", 5, 3, 7)]
 
 
 def test_steps_that_share_a_batch_read_its_parts_in_order() -> None:

@@ -14,7 +14,7 @@ from runner.engine.compile.passes.layer_groups import colocate_layers, devices_o
 from runner.engine.compile.placement import PlacementError, colocation_groups, place
 from runner.engine.compile.program import Client, Program
 from runner.engine.compile.program_placement import GIVEN, measured_seconds, place_program, stages
-from runner.engine.graph import Graph, NetworkBuilder, Node, Outputs, TensorSpec
+from runner.engine.graph import Graph, NetworkBuilder, Outputs, TensorSpec
 from runner.engine.graph.device import Cluster, Device, DeviceName, local_cluster, worker_device
 from runner.engine.run.kernel_table import load_kernels
 from runner.kernels.registry import Registry
@@ -138,22 +138,17 @@ def test_no_placement_is_tried_if_all_devices_are_given() -> None:
     assert set(devices_of_layers(placed.program.graph).values()) == {worker_device(1)}
 
 
-def step_of(registry: Registry) -> dict[str, Node]:
-    """Return the nodes, by name, of a training step of strategy ``single``. A run can record their durations."""
+def step_of(registry: Registry) -> Graph:
+    """Return the graph of a training step of strategy ``single``. A run can record the durations of its nodes."""
     program = Single().build(workload())
     compiled = compile_signature(program.graph, program.clients["train"].signature, local_cluster(1), registry)
-    return {node.name: node for node in compiled.parts[worker_device(0)].graph}
+    return compiled.parts[worker_device(0)].graph
 
 
 def test_measured_seconds_replace_estimates_and_scale_the_estimates_of_unmeasured_nodes(registry: Registry) -> None:
     program, cluster = ModelParallel().build(workload()), local_cluster(2)
-    graph, device = program.graph, cluster.devices[0]
-    names = step_of(registry)
-    compiled = compile_signature(
-        Single().build(workload()).graph, program.clients["train"].signature, local_cluster(1), registry
-    )
-    part = compiled.parts[worker_device(0)].graph
-    measured = {name: 3 * node_seconds(part, node, device) for name, node in names.items()}
+    graph, device, step = program.graph, cluster.devices[0], step_of(registry)
+    measured = {node.name: 3 * node_seconds(step, node, device) for node in step}
     seconds = measured_seconds(measured | {"train/left1/matmul": 0.5}, program, cluster, registry)
     assert seconds(graph, graph.nodes["train/left1/matmul"], device) == 0.5
     seconds = measured_seconds(measured, program, cluster, registry)
@@ -165,7 +160,7 @@ def test_measured_seconds_replace_estimates_and_scale_the_estimates_of_unmeasure
 def test_measured_seconds_decide_the_placement(registry: Registry) -> None:
     """By measurement, the forward pass of one branch takes nearly all the time, so a second device does not help."""
     program, cluster = ModelParallel().build(workload()), local_cluster(2, latency_s=1e-5, bytes_per_s=1e12)
-    measured = {name: 10.0 if name.startswith("train/left") else 1e-7 for name in step_of(registry)}
+    measured = {name: 10.0 if name.startswith("train/left") else 1e-7 for name in step_of(registry).nodes}
     assert sum(measured.values()) == pytest.approx(2 * 10.0, rel=1e-3)
     seconds = measured_seconds(measured, program, cluster, registry)
     layers = devices_of_layers(place_program(program, cluster, registry, seconds).program.graph)
@@ -177,7 +172,7 @@ def test_measured_seconds_decide_the_placement(registry: Registry) -> None:
 def test_record_of_another_network_is_refused(registry: Registry) -> None:
     program, cluster = ModelParallel().build(workload("convolutional")), local_cluster(2)
     with pytest.raises(ValueError, match=r"found durations of \d+ of \d+ nodes of a step"):
-        measured_seconds(dict.fromkeys(step_of(registry), 1e-3), program, cluster, registry)
+        measured_seconds(dict.fromkeys(step_of(registry).nodes, 1e-3), program, cluster, registry)
 
 
 def chain(widths: list[int], more: str = "") -> Graph:
