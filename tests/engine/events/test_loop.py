@@ -1,8 +1,9 @@
 """The event loop against a plain simulation that divides all links again at every instant, and laws of the loop."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +21,18 @@ class Plain:
     delay_s: float
     amount: float
     links: tuple[int, ...]
-    unit: int | None
+    unit: int  # -1 for none
     rank: float
     after: tuple[int, ...]
     start: float = math.nan
     flows_from: float = math.nan
     end: float = math.nan
     left: float = 0.0
+
+    def add_to(self, loop: EventLoop, first: int = 0, **more: Any) -> None:
+        """Add this activity to a loop in which activity 0 of the case has the number ``first``."""
+        after = [first + number for number in self.after]
+        loop.add(self.delay_s, amount=self.amount, links=self.links, unit=self.unit, after=after, **more)
 
 
 @st.composite
@@ -41,7 +47,7 @@ def cases(draw: st.DrawFn) -> tuple[list[float], list[Plain]]:
                 delay_s=draw(st.sampled_from([0.0, 0.0, 0.25, 1.0, 1.3])),
                 amount=draw(st.sampled_from([0.0, 1.0, 2.5, 4.0])) if links else 0.0,
                 links=tuple(links),
-                unit=draw(st.sampled_from([None, None, 0, 1])),
+                unit=draw(st.sampled_from([-1, -1, 0, 1])),
                 rank=draw(st.sampled_from([0.0, 1.0])),
                 after=tuple(draw(st.sets(st.integers(0, number - 1), max_size=3))) if number else (),
             )
@@ -53,15 +59,8 @@ def loop_of(capacities: list[float], activities: list[Plain], scale: float = 1.0
     """Return the loop with these activities; every ``watched``-th is watched, and times are multiplied by ``scale``."""
     loop = EventLoop([capacity / scale for capacity in capacities], 2)
     for number, each in enumerate(activities):
-        loop.add(
-            each.delay_s * scale,
-            amount=each.amount,
-            links=each.links,
-            unit=-1 if each.unit is None else each.unit,
-            rank=each.rank,
-            after=each.after,
-            watched=watched > 0 and number % watched == 0,
-        )
+        watch = watched > 0 and number % watched == 0
+        replace(each, delay_s=each.delay_s * scale).add_to(loop, rank=each.rank, watched=watch)
     return loop
 
 
@@ -115,7 +114,7 @@ def _settle(activities: list[Plain], now: float) -> None:
             if math.isnan(each.start) and all(not math.isnan(activities[before].end) for before in each.after)
         ]
         # Units choose after everything else that happens at this time.
-        alone = [number for _, number in ready if activities[number].unit is None]
+        alone = [number for _, number in ready if activities[number].unit < 0]
         for number in alone:
             activities[number].start, changed = now, True
         if changed:
@@ -195,9 +194,7 @@ def test_a_loop_that_drops_ended_activities_gives_the_same_times(
         for loop, found in ended.items():
             first = len(loop)
             for number, each in enumerate(activities):
-                after = [first + before for before in each.after]
-                unit = -1 if each.unit is None else each.unit
-                loop.add(each.delay_s, amount=each.amount, links=each.links, unit=unit, after=after, watched=True)
+                each.add_to(loop, first, watched=True)
                 if number % every == 0:
                     found.append((loop.run(), loop.now))
     for loop, found in ended.items():
@@ -219,17 +216,8 @@ def test_activities_of_blocks_have_the_times_of_single_activities(
         columns, links, after = [], [], []
         for number in range(first, end):
             each = activities[number]
-            unit = -1 if each.unit is None else each.unit
-            single.add(
-                each.delay_s,
-                amount=each.amount,
-                links=each.links,
-                unit=unit,
-                rank=-rank,
-                after=each.after,
-                watched=True,
-            )
-            columns.append((each.delay_s, each.amount, 1, unit, True))
+            each.add_to(single, rank=-rank, watched=True)
+            columns.append((each.delay_s, each.amount, 1, each.unit, True))
             links.append(each.links)
             after.append([before - first for before in each.after])
         assert blocks.add_block(block_of(columns, links, after), -rank) == first
@@ -249,8 +237,7 @@ def test_a_restarted_loop_repeats_every_time_bit_for_bit(case: tuple[list[float]
         used.restart()
         first = len(used)
         for each in activities:
-            unit, after = -1 if each.unit is None else each.unit, [first + number for number in each.after]
-            used.add(each.delay_s, amount=each.amount, links=each.links, unit=unit, rank=each.rank, after=after)
+            each.add_to(used, first, rank=each.rank)
         assert not used.idle
         used.run()
     assert ends_of(used, first) == ends_of(fresh)
