@@ -28,6 +28,7 @@ from runner.strategies.collectives import (
 from runner.strategies.replica import shares
 from runner.strategies.synchronous.batch_statistics import STATISTICS
 from tests.all_pairs import all_pairs
+from tests.engine.compile.passes.test_transfers import truncated
 from tests.engine.running import client, session
 from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import begun, combined_by, expect_same_bits, replicas_of, trained
@@ -83,11 +84,6 @@ def run(
         plans = opened.plans("run")
         planned = [plans[device].sent_bytes if (device := worker_device(k)) in plans else 0 for k in range(len(parts))]
         return [fetched[str(total)] for total in totals], planned, opened.sent_bytes()
-
-
-def cut(x: Array) -> Array:
-    """Return finite float32 numbers truncated to their upper 16 bits."""
-    return (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
 
 
 def sum_of(parts: Parts, combine: Combine, sent: Callable[[Array], Array]) -> Array:
@@ -150,7 +146,7 @@ def test_every_worker_has_the_ordered_sum_for_the_bytes_of_the_formula(
     totals, planned, counted = run(parts, registry, combine, "high16" if compressed else "none")
     expected = parts[0]
     if workers > 1:
-        expected = sum_of([part.reshape(-1) for part in parts], combine, cut if compressed else np.asarray)
+        expected = sum_of([part.reshape(-1) for part in parts], combine, truncated if compressed else np.asarray)
     assert len(totals) == workers
     for total in totals:
         np.testing.assert_array_equal(total, expected.reshape(shape), strict=True)
