@@ -236,6 +236,7 @@ class TestBatchNorm:
         assert names(b.net.variables.trainable) == ["n/gamma", "n/beta"]
         assert names(list(b.net.variables)) == ["n/gamma", "n/beta", "n/moving_mean", "n/moving_variance"]
         assert not any(variable.decayed for variable in b.net.variables)
+        assert [update.decay for update in b.net.state_updates] == [0.9, 0.9]
 
 
 class TestLocalResponseNormalization:

@@ -295,11 +295,6 @@ def test_contradictory_settings_are_refused(schema: type[Any], settings: dict[st
     assert str(caught.value).startswith(f"parallelism.{message}")
 
 
-def test_more_servers_than_variables_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"parallelism\.servers=7: the network has 6 variables"):
-        AsyncData(servers=7).build(workload_for("dense"))
-
-
 def test_virtual_time_is_the_same_on_every_type_of_device() -> None:
     alone = AsyncData(workers=3, virtual_time=True).build(workload_for("dense")).one_process
     clock = virtual_time(alone.clock)

@@ -8,13 +8,10 @@ import pytest
 
 from runner.engine.graph import Graph, worker_device
 from runner.errors import ConfigError
-from runner.models import LeNet
-from runner.optimizers import Adam
 from runner.strategies import SyncData
 from runner.strategies.collectives import COMBINES, in_buckets
 from runner.strategies.replica import shares
 from runner.strategies.synchronous.batch_statistics import STATISTICS
-from runner.tasks.classification import classifier
 from tests.all_pairs import all_pairs
 from tests.strategies.networks import NETWORKS, workload_of
 from tests.strategies.training import Run, begun, combined_by, compiled, expect_same_run, sends_of, single, trained
@@ -101,14 +98,6 @@ def test_two_workers_send_each_bucket_once(combine: str) -> None:
     sends = sends_of(SyncData(workers=2, combine=combine).build(workload_of("convolutional")))
     scores = 2
     assert len(sends) == scores + 2
-
-
-def test_lenet_equals_single() -> None:
-    lenet = classifier(LeNet(filters=[3, 4], units=10), 3)
-    workload = workload_of(lenet, Adam(), batch_size=10, example_shape=(1, 16, 16))
-    found = trained(SyncData(workers=3), workload, 4)
-    expect_same_run(found, single(workload, 4), 1e-10)
-    expect_same_run(found, single(workload, 4, 3))
 
 
 BACKUPS = "parallelism.backup_workers=1 with parallelism"

@@ -8,7 +8,7 @@ import pytest
 from runner import nn
 from runner.engine.graph import NetworkBuilder, Outputs, ops
 from runner.optimizers import Momentum, Sgd
-from runner.strategies import SyncData
+from runner.strategies import Single, Strategy, SyncData
 from runner.strategies.collectives import COMBINES
 from runner.strategies.replica import shares
 from runner.strategies.synchronous.batch_statistics import STATISTICS
@@ -105,11 +105,13 @@ def test_gradients_flow_through_pooled_statistics() -> None:
             assert slope == pytest.approx(float((gradient[name] * direction).sum()), rel=1e-6, abs=1e-9), name
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_averages_of_the_first_worker_use_the_decay_to_the_power_of_the_number_of_workers(workers: int) -> None:
-    (_, end) = shares(BATCH, workers)[0]
-    decay = DECAY**workers
-    with begun(SyncData(workers=workers, statistics="first_worker"), workload_of(normalised_twice)) as trainer:
+@pytest.mark.parametrize(
+    "strategy", [Single(), *(SyncData(workers=workers, statistics="first_worker") for workers in (1, 3))]
+)
+def test_averages_of_the_first_worker_use_the_decay_to_the_power_of_the_number_of_workers(strategy: Strategy) -> None:
+    (_, end) = shares(BATCH, strategy.workers)[0]
+    decay = DECAY**strategy.workers
+    with begun(strategy, workload_of(normalised_twice)) as trainer:
         expected = trainer.weights()["norm1/moving_mean"], trainer.weights()["norm1/moving_variance"]
         for step in range(3):
             response = convolved(Examples(BATCH).read("train", step, 0, end)["x"], trainer.weights()["conv1/weights"])
