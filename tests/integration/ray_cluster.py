@@ -44,12 +44,7 @@ def ray_cluster(nodes: int) -> Iterator[tuple[str, Mapping[str, str]]]:
         address = f"127.0.0.1:{free_ports(1)[0]}"
         environment = token_of(folder)
         for number in range(nodes):
-            place = [
-                "--head",
-                "--include-dashboard=false",
-                f"--port={address.partition(':')[2]}",
-                f"--temp-dir={folder}",
-            ]
+            place = [*HEAD, f"--port={address.partition(':')[2]}", f"--temp-dir={folder}"]
             argv = [*(place if number == 0 else [f"--address={address}"]), "--node-ip-address=127.0.0.1"]
             stack.enter_context(_node(argv, folder / f"node-{number}", environment))
         yield address, environment

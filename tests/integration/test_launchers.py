@@ -130,8 +130,7 @@ def test_worker_that_dies_or_freezes_is_replaced_or_ends_the_run_with_node_and_r
         launched = Launched((sys.executable, "-m", "runner"), environment, ("cluster/launcher=ray",))
     length = (*SYNC, *LENGTH)
     command = begin(start, launched, tmp_path, *length, f"train.restarts={restarts}")
-    checkpoints = tmp_path / "run" / "checkpoints"
-    wait_until(lambda: checkpoints.is_dir() and any(checkpoints.glob("step-*")), "a checkpoint")
+    wait_for_checkpoint(tmp_path / "run")
     log = tmp_path / "run" / "workers" / "worker-1.log"
     number = joined_pid(log)
     begun = time.monotonic()
@@ -191,8 +190,7 @@ def begin_on_three_nodes(cluster: Slurm, start: Start, folder: Path, *overrides:
     launched = in_allocation(cluster, 3, 3)
     launched = replace(launched, executable=(launched.executable[0], "--no-kill", *launched.executable[1:]))
     command = begin(start, launched, folder, *overrides)
-    checkpoints = folder / "run" / "checkpoints"
-    wait_until(lambda: checkpoints.is_dir() and any(checkpoints.glob("step-*")), "a checkpoint")
+    wait_for_checkpoint(folder / "run")
     return command
 
 
@@ -342,7 +340,7 @@ def test_ray_on_two_hosts_gives_the_weights_of_one_and_a_host_that_is_cut_off_en
         assert run.finish() == 0, run.output
         assert summary_of(first.path("/home/me/run")).weights_sha256 == trained(*SYNC, f"train.steps={STEPS}")
         run = run_on_both("long", *LONG, "train.restarts=0")
-        wait_for_checkpoint(first.path("/home/me/long/checkpoints"))
+        wait_for_checkpoint(first.path("/home/me/long"))
         begun = time.monotonic()
         net.cut(second)
         assert run.finish() == 7, run.output

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import runner
-from tests.integration.command import QUIET, succeed, summary_of
+from tests.integration.command import QUIET, succeed, summary_of, wait_until
 from tests.integration.hosts import Host, Network, announced, copied_command, network, train_on
 from tests.small_runs import typed
 
@@ -111,8 +111,7 @@ def test_processes_of_different_hosts_have_no_shared_memory_but_those_of_one_hos
         shutil.rmtree(host.path("/home/me/run"), ignore_errors=True)
     overrides = (*COMMON, "parallelism=sync_data", "parallelism.workers=3", "train.batch_size=12", *LONG[2:])
     run, joined = train_on(hosts, [2, 1], *overrides)
-    checkpoints = hosts[0].path("/home/me/run/checkpoints")
-    wait_for_checkpoint(checkpoints)
+    wait_for_checkpoint(hosts[0].path("/home/me/run"))
     mapped = {host.name: arenas(host) for host in hosts}
     assert len(mapped["host0"]) > 0
     assert not mapped["host1"]
@@ -128,11 +127,8 @@ def arenas(host: Host) -> set[str]:
     return {found for text in maps for found in re.findall(r"/dev/shm/\S+", text)}
 
 
-def wait_for_checkpoint(checkpoints: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not (checkpoints.is_dir() and any(checkpoints.glob("step-*"))):
-        assert time.monotonic() < deadline, "no checkpoint was written"
-        time.sleep(0.05)
+def wait_for_checkpoint(run: Path) -> None:
+    wait_until(lambda: any(run.glob("checkpoints/step-*")), "a checkpoint")
 
 
 @pytest.mark.slow
@@ -142,7 +138,7 @@ def test_lost_host_ends_the_run_with_its_name_a_checkpoint_and_nothing_left(way:
         first, _, lost = net.hosts
         three = ("parallelism=sync_data", "parallelism.workers=3", "train.restarts=0", *LONG[2:])
         run, joined = train_on(net.hosts, [1, 1, 1], *COMMON, *three)
-        wait_for_checkpoint(first.path("/home/me/run/checkpoints"))
+        wait_for_checkpoint(first.path("/home/me/run"))
         begin = time.monotonic()
         if way == "cut":
             net.cut(lost)
@@ -173,7 +169,7 @@ def test_run_goes_on_after_the_command_of_a_lost_host_is_typed_on_another(way: s
     with network(4) as net:
         *hosts, another = net.hosts
         run, joined = train_on(hosts, [1, 1, 1], *three)
-        wait_for_checkpoint(hosts[0].path("/home/me/run/checkpoints"))
+        wait_for_checkpoint(hosts[0].path("/home/me/run"))
         if way == "cut":
             net.cut(hosts[2])
         else:
@@ -214,7 +210,7 @@ def test_processes_that_do_not_fit_are_refused_with_a_reason(net: Network) -> No
     assert wrong.finish() == 7
     assert "source files of runner is SHA-256" in wrong.output
     joined = [command.host.start(*command.arguments) for command in commands]
-    wait_for_checkpoint(hosts[0].path("/home/me/run/checkpoints"))
+    wait_for_checkpoint(hosts[0].path("/home/me/run"))
     address = commands[1].arguments[2]
     second = hosts[1].start("worker", "--join", address, "--key", "/home/me/second.key")
     assert second.finish() == 7
