@@ -1,6 +1,5 @@
 """Strategies on worker processes: slow workers and networks change no result; compression changes losses slightly."""
 
-import dataclasses
 import json
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +15,7 @@ from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import scalar
 from runner.records.decisions import read_decisions
 from runner.records.summary import Summary
-from runner.training.build import build
+from runner.training.build import build, source_document
 from tests.integration.command import QUIET, Command, run_command, succeed, summary_of, wait_until
 from tests.small_runs import small_config, typed
 
@@ -173,19 +172,10 @@ STEPS = 120
 
 def losses(*overrides: str) -> list[float]:
     """Train with two workers in this process, and return the loss of every step."""
-    config = small_config(
-        "data=digits", "parallelism=sync_data", "parallelism.workers=2", "train.batch_size=64", *overrides
-    )
-    experiment = build(config)
-    document = {
-        "config": dataclasses.asdict(config.data),
-        "seed": config.seed,
-        "batch_size": config.train.batch_size,
-        "eval_batch_size": config.train.eval_batch_size,
-        "dtype": "float32",
-    }
+    two = typed("data=digits parallelism=sync_data parallelism.workers=2 train.batch_size=64")
+    experiment = build(small_config(*two, *overrides))
     with (
-        source_from_config(**document) as source,
+        source_from_config(**source_document(experiment.config)) as source,
         closing(LocalSession(experiment.program, experiment.cluster, load_kernels(), source)) as session,
     ):
         session.run("init")

@@ -20,7 +20,7 @@ from runner.tasks.classification import Classification
 from runner.tasks.language import Language
 from runner.tracking import read_metrics
 from runner.training import trainer
-from runner.training.build import build
+from runner.training.build import build, source_document
 from runner.training.evaluation import BestMetric, Scores, evaluate
 from tests.small_runs import small_config, train
 
@@ -79,9 +79,8 @@ def test_every_strategy_scores_the_validation_split_as_one_process_does(strategy
 def scores(*overrides: str, registry: Registry) -> dict[str, Scores]:
     """Return the scores of the initial weights by split. The program of any strategy runs in this process."""
     experiment = build(small_config(*overrides))
-    data = {"name": "digits", "val_fraction": 0.2}
     with (
-        source_from_config(data, seed=0, batch_size=32, eval_batch_size=100, dtype="float64") as source,
+        source_from_config(**source_document(experiment.config)) as source,
         closing(LocalSession(experiment.program, experiment.cluster, registry, source)) as session,
     ):
         session.run("init")
