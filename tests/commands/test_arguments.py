@@ -205,14 +205,6 @@ def test_a_missing_gpu_is_a_resource_error(verb: tuple[str, ...], folder: Path, 
     assert list(folder.glob("outputs/**/run.json")) == [], "nothing was begun"
 
 
-def test_explain_gives_the_reason_for_the_cpu(folder: Path, capsys: Capture) -> None:
-    assert main(["explain", *SMALL_RUN]) == 0
-    out, _ = capsys.readouterr()
-    assert "\ndevices                 1 on CPU; in one process\nchosen because          cluster.device=auto " in out
-    assert main(["explain", *SMALL_RUN, "cluster.device=cpu"]) == 0
-    assert "\nchosen because          cluster.device=cpu\n" in capsys.readouterr().out
-
-
 def stored(**cluster: object) -> Config:
     """Return the stored configuration of a run with two workers on GPUs; ``cluster`` replaces some of its values."""
     config = small_config("parallelism=sync_data", "parallelism.workers=2")

@@ -27,17 +27,10 @@ PHOTOGRAPHS = ("data=synthetic", "data.shape=[3,32,32]", "data.classes=10")
         # Moving averages are not counted as parameters.
         (("model=cifar_convnet", "data=cifar10"), 551_146, None),
         (("model=alexnet", *IMAGENET), 61_100_840, 714_188_480),
-        (("model=alexnet_benchmark", *IMAGENET), 61_100_840, 714_188_480),
-        (("model=alexnet", "model.crop=valid", *IMAGENET, "data.shape=[3,227,227]"), 61_100_840, 714_188_480),
-        (("model=alexnet_footnote", *IMAGENET), 61_838_248, 838_788_800),
         (("model=overfeat", *BIGGER), 145_920_872, 2_801_403_904),
-        (("model=overfeat_benchmark", *BIGGER), 145_920_872, 2_801_403_904),
         (("model=vgg_a", *IMAGENET), 132_863_336, 7_609_090_048),
-        (("model=vgg_a_benchmark", *IMAGENET), 132_863_336, 7_609_090_048),
         (("model=googlenet", *IMAGENET), 6_998_552, 1_582_671_872),
-        (("model=googlenet_benchmark", *IMAGENET), 6_998_552, 1_582_671_872),
         (("model=resnet_cifar", *PHOTOGRAPHS), 269_722, 40_551_040),
-        (("model=resnet_cifar", "model.depth=110", "model.unit=original", *PHOTOGRAPHS), 1_727_962, 252_887_680),
         (("model=resnet_cifar", "model.depth=164", "model.block=bottleneck", *PHOTOGRAPHS), 1_703_258, 244_500_992),
     ],
 )

@@ -90,11 +90,6 @@ def test_every_evaluation_has_a_separate_file_with_its_settings(stored: Path) ->
     assert sorted(limits) == [(5, 5), (6, 6), (359, 0)]
 
 
-def test_the_batch_size_does_not_change_the_results(stored: Path) -> None:
-    results = [evaluated("run", f"train.eval_batch_size={size}")["results"] for size in (7, 359)]
-    assert results[0] == pytest.approx(results[1], rel=1e-5)
-
-
 def test_batches_have_the_requested_size(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluate = Mock(return_value=Scores({"loss": 0.0, "accuracy": 0.0}, 0))
     monkeypatch.setattr("runner.training.inference.evaluate", evaluate)
