@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.data import Digits, Synthetic, digits, synthetic
-from runner.data.dataset import Dataset, Normalisation, held_out, stratified_split, validation_split
+from runner.data.dataset import Dataset, held_out, stratified_split, validation_split
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.errors import ConfigError, DataError
 
@@ -124,16 +124,6 @@ def test_normalised_synthetic_images_have_about_mean_0_and_deviation_1() -> None
 def test_a_shape_without_channels_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"data\.shape=\[3, 224\]: expected three sizes, \[channels, height, width\]"):
         made(shape=[3, 224])
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-14)])
-def test_normalisation_follows_its_formula_per_channel(dtype: str, tolerance: float):
-    images = np.random.default_rng(0).integers(0, 256, (4, 2, 3, 5), np.uint8)
-    inputs = Normalisation(255.0, (0.25, 0.5), (0.2, 0.4)).apply(images, np.dtype(dtype))
-    assert inputs.dtype == dtype
-    for channel, (mean, std) in enumerate([(0.25, 0.2), (0.5, 0.4)]):
-        expected = (images[:, channel].astype(np.float64) / 255.0 - mean) / std
-        np.testing.assert_allclose(inputs[:, channel], expected, rtol=tolerance, atol=tolerance)
 
 
 def limited(**limits: int | None) -> Synthetic:

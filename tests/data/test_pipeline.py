@@ -134,14 +134,15 @@ def test_batches_of_several_steps_equal_single_ones(kind: dict[str, Any], togeth
     pipeline.close()
 
 
-def test_fields_have_the_documented_shapes_types_and_positions_and_images_are_normalised():
-    batch = make_pipeline(dtype="float64").read("train", 7, 1, 4)
-    assert [batch[field].dtype for field in FIELDS] == ["float64", "int64", "int64", "float64"]
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("float64", 1e-14)])
+def test_fields_have_the_documented_shapes_types_and_positions_and_images_are_normalised(dtype: str, tolerance: float):
+    batch = make_pipeline(dtype=dtype).read("train", 7, 1, 4)
+    assert [batch[field].dtype for field in FIELDS] == [dtype, "int64", "int64", dtype]
     np.testing.assert_array_equal(batch["index"], [36, 37, 38])
     np.testing.assert_array_equal(batch["mask"], [1, 1, 1])
     images = np.random.default_rng(13).integers(1, 256, (13, 2, 4, 5), np.uint8)[batch["y"]]
     mean, std = np.array([0.1, 0.2])[:, None, None], np.array([0.5, 0.6])[:, None, None]
-    np.testing.assert_allclose(batch["x"], (images / 255.0 - mean) / std, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(batch["x"], (images / 255.0 - mean) / std, rtol=tolerance, atol=tolerance)
 
 
 def test_augmentation_differs_between_seeds_and_epochs_and_keeps_the_order():
@@ -210,13 +211,6 @@ def test_an_augmented_batch_equals_images_augmented_one_by_one(padding: int, fli
     draws = rng.random((40, 3))
     expected = np.stack([by_hand(*pair) for pair in zip(images, [padding] * 40, [flip] * 40, draws, strict=True)])
     np.testing.assert_array_equal(Augment(padding, flip).apply(images, draws), expected)
-
-
-def test_all_crop_positions_and_both_orientations_occur():
-    image = np.arange(1, 10, dtype=np.uint8).reshape(1, 1, 3, 3)
-    images = np.repeat(image, 600, axis=0)
-    varied = Augment(1, True).apply(images, np.random.default_rng(0).random((600, 3)))
-    assert len(np.unique(varied.reshape(600, -1), axis=0)) == 3 * 3 * 2
 
 
 def test_the_smallest_and_largest_draws_select_the_first_and_last_crop():
