@@ -13,7 +13,7 @@ from unittest.mock import Mock, patch
 import numpy as np
 import pytest
 
-from runner.checkpoint import load, newest
+from runner.checkpoint import load, newest, save
 from runner.cli import main
 from runner.commands import table
 from runner.commands.table import _list
@@ -31,6 +31,7 @@ from runner.tables.results import Result, folder_of, write_result
 from runner.tables.table_file import table_names
 from runner.training.experiment import Experiment
 from runner.training.first_steps import FirstSteps
+from tests.checkpoint.conftest import META
 from tests.plugin_tables import restored_tables
 from tests.refusal import Capture, refused
 from tests.tables.own_table import TABLE, changed, command, refused_run, run, trained
@@ -267,6 +268,10 @@ def test_a_run_needs_its_number_of_threads_and_a_network_that_its_strategy_accep
 
 
 def test_weights_of_different_networks_are_not_compared(tmp_path: Path) -> None:
+    for name, shape in (("one", (2,)), ("other", (3,))):
+        save(tmp_path / name / "checkpoints", step=1, variables={"w": np.zeros(shape)}, meta=META)
+    with pytest.raises(ConfigError, match="expected runs with the same variables, but w differs"):
+        weight_difference(tmp_path / "one", tmp_path / "other")
     with pytest.raises(ConfigError, match="expected a run with a checkpoint"):
         weight_difference(tmp_path, tmp_path)
 
