@@ -94,12 +94,6 @@ def test_branches_have_separate_streams_and_join_again() -> None:
     assert [turn.after for turn in turns] == [(), (), (0,), (), (), (3,)]
 
 
-def test_branches_that_reuse_memory_keep_their_order() -> None:
-    works = [touched([0], [1]), touched([1], [2]), touched([3], [1]), touched([1], [4])]
-    turns = assign_streams(works, 2)
-    assert 1 in before(turns)[2], "call 2 overwrites the memory that call 1 reads"
-
-
 @pytest.mark.parametrize(
     ("works", "programs", "expected"),
     [
