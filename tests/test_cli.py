@@ -93,12 +93,6 @@ def test_the_version_is_that_of_the_project(capsys: Capture):
     assert capsys.readouterr().out == f"runner {versions()['runner']}\n"
 
 
-def test_an_unknown_verb_is_refused_with_the_known_verbs(folder: Path, capsys: Capture):
-    message = refused(["explian"], capsys)
-    verbs = ", ".join(name for name, text in VERBS.items() if text)
-    assert f"unknown verb 'explian': did you mean 'explain'? Expected one of {verbs}, or overrides" in message
-
-
 def test_a_reader_that_closes_the_pipe_is_not_an_error():
     reader, writer = os.pipe()
     os.close(reader)

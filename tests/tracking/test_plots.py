@@ -216,10 +216,8 @@ def test_a_monitor_samples_repeatedly_until_it_is_stopped() -> None:
     monitor.start()
     assert enough.wait(TIMEOUT_S)
     monitor.stop()
-    count = len(samples)
     assert all("system/cpu_utilization_percentage" in values for values in samples)
     assert not any(thread.name == "system-monitor" for thread in threading.enumerate())
-    assert len(samples) == count
 
 
 def test_a_run_shorter_than_the_interval_is_sampled_once_with_the_cpu_it_used(monkeypatch: pytest.MonkeyPatch) -> None:

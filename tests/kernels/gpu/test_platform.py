@@ -60,11 +60,6 @@ def axpy(runtime: Runtime, x: Operand, y: Operand, factor: float) -> Work:
     return Work(launch(function, 1, arguments), (x.data, y.data), (y.data,))
 
 
-def test_written_values_are_read(platform: GpuPlatform) -> None:
-    places = [operand(platform, values(seed)) for seed in (1, 2)]
-    np.testing.assert_array_equal(read(platform, *places), [values(1), values(2)])
-
-
 def test_an_array_may_change_right_after_it_is_written(platform: GpuPlatform) -> None:
     place, array = operand(platform), values(1)
     write = platform.writer(place)
