@@ -57,11 +57,6 @@ def lose(session: ClusterSession, process: psutil.Process, signum: int = signal.
     return caught.value
 
 
-def expect_processes(sessions: Sessions, *names: str) -> None:
-    """Wait until exactly these processes run; a process has no command line for a moment after its start."""
-    wait_until(lambda: sessions.pids.keys() == set(names), f"processes {', '.join(names)}")
-
-
 def expect_survivors(before: dict[str, int], after: dict[str, int], *lost: str) -> None:
     assert before.keys() == after.keys()
     assert {name for name in before if before[name] != after[name]} == set(lost)
