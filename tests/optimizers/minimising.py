@@ -38,14 +38,12 @@ class NumpyMachine:
         return value
 
 
-def minimised(
-    machine: NumpyMachine, history: History, *, iterations: int = 200, tolerance: float = 1e-7, most: int = 20
-) -> list[Iteration]:
-    """Call ``iterate`` until no element of the gradient exceeds the tolerance, at most ``iterations`` times."""
+def minimised(machine: NumpyMachine, history: History) -> list[Iteration]:
+    """Call ``iterate`` until no element of the gradient exceeds 1e-7, at most 200 times."""
     done = []
-    while len(done) < iterations:
-        done.append(iterate(machine, history, longest=1.0, most=most))
-        if np.abs(machine.vectors[GRADIENT]).max() < tolerance:
+    while len(done) < 200:
+        done.append(iterate(machine, history, longest=1.0, most=20))
+        if np.abs(machine.vectors[GRADIENT]).max() < 1e-7:
             break
     return done
 

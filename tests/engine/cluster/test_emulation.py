@@ -13,9 +13,9 @@ from runner.errors import ClusterError
 from tests.engine.cluster.transport.fake_network import FakeClock
 
 
-def links_of(link: Link, now: float = 10.0) -> tuple[Links, FakeClock]:
+def links_of(link: Link) -> tuple[Links, FakeClock]:
     clock = FakeClock()
-    clock.advance_to(now)
+    clock.advance_to(10.0)
     return Links(link, lambda: clock.now), clock
 
 

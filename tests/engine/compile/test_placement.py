@@ -31,9 +31,9 @@ def source(on: str = "", beside: str = "") -> str:
     return f"fill(value=1.0, shape=(2, 2), dtype='float64', on='{on}', beside='{beside}')"
 
 
-def devices(text: str, cluster: Cluster = FOUR) -> dict[str, str]:
+def devices(text: str) -> dict[str, str]:
     """Return the device of every node in a cluster in which only GPUs have a kernel for matmul."""
-    placed = place(Text.parse(text, "float64").graph, cluster, matmul_on_gpu_only)
+    placed = place(Text.parse(text, "float64").graph, FOUR, matmul_on_gpu_only)
     return {node.name: SHORT[node.device] for node in placed}
 
 
