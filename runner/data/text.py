@@ -223,10 +223,12 @@ class Text(OwnFiles, LineSettings):
             try:
                 with open_regular(path) as file:
                     for number, line in enumerate(file, start=1):
-                        if found := line.decode("utf-8").split():
+                        try:
+                            found = line.decode("utf-8").split()
+                        except UnicodeDecodeError as error:
+                            raise DataError(f"{path}, line {number}: {error}; expected text in UTF-8") from error
+                        if found:
                             yield found
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path}, line {number}: {error}; expected text in UTF-8") from error
             except OSError as error:
                 raise DataError(f"{path} cannot be read: {error.strerror}; expected text in UTF-8") from error
 
