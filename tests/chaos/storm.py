@@ -59,7 +59,8 @@ def main() -> int:
         weights, seconds = ("", None) if races else undisturbed(overrides, Path(folder), _LIMIT_S)
         for every_s, names in product(options.every, options.signals):
             signals = [signal.Signals[f"SIG{name}"] for name in names.split(",")]
-            found = _disturbed(overrides, Path(folder, f"{every_s:g}-{names}"), every_s, signals, options.seed)
+            directory = Path(folder, f"{every_s:g}-{names.replace(',', '-')}")
+            found = _disturbed(overrides, directory, every_s, signals, options.seed)
             if seconds is not None:
                 found |= {"equal": found["weights_sha256"] == weights, "ratio": seconds / found["seconds"]}
             print(json.dumps({**vars(options), "every": every_s, "signals": names, **found}), flush=True)
