@@ -1,8 +1,9 @@
 """Kill or stop a random worker of one run again and again: ``python -m tests.chaos.storm --help``.
 
 ``useful`` is the number of steps of a run with faults, divided by the number of steps if it always had the speed of the
-second half of the time between two faults. ``ratio`` is the time of the same run without faults, divided by that with
-faults; a machine whose speed changes from minute to minute changes it more.
+second half of the time between two faults. It is too high if a recovery repeats more than a few steps, because
+``metrics.jsonl`` has only the last time of a repeated step. ``ratio`` is the time of the same run without faults,
+divided by that with faults; a machine whose speed changes from minute to minute changes it more.
 """
 
 import argparse
