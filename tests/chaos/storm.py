@@ -1,9 +1,8 @@
 """Kill or stop a random worker of one run again and again: ``python -m tests.chaos.storm --help``.
 
 ``useful`` is the number of steps of a run with faults, divided by the number of steps if it always had the speed of the
-second half of the time between two faults. It is too high if a recovery repeats more than a few steps, because
-``metrics.jsonl`` has only the last time of a repeated step. ``ratio`` is the time of the same run without faults,
-divided by that with faults; a machine whose speed changes from minute to minute changes it more.
+second half of the time between two faults. ``ratio`` is the time of the same run without faults, divided by that with
+faults; a machine whose speed changes from minute to minute changes it more.
 """
 
 import argparse
@@ -13,14 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import quantiles
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import numpy as np
 
 from tests.chaos.faults import MASTER, count_left, processes_of_run, recoveries, start, undisturbed, weights_of
 
@@ -77,16 +74,19 @@ def _disturbed(
     seed: int,
 ) -> dict[str, Any]:
     """Run with faults; return what happened, by name."""
-    random, sent = Random(seed), list[tuple[float, str]]()
+    random, sent, done = Random(seed), list[tuple[float, str]](), list[int]()
     process = start(overrides, directory)
     begun = time.monotonic()
     while True:
         try:
-            code = process.wait(every_s)
+            code = process.wait(every_s / 2)
             break
         except subprocess.TimeoutExpired:
             if time.monotonic() > begun + _LIMIT_S:
                 process.terminate()
+            done.append(_newest_step(directory))
+            if len(done) % 2:  # in the middle between two faults
+                continue
             workers = [each for name, each in processes_of_run(process) if name != MASTER]
             if workers:
                 chosen = random.choice(signals)
@@ -97,7 +97,7 @@ def _disturbed(
         "code": code,
         "faults": len(sent),
         "recoveries": {each.name: _recovery_times(directory, sent, each.name) for each in signals},
-        "useful": _useful(directory, [at for at, _ in sent]),
+        "useful": _useful(done[1::2], done[2::2]),
         "weights_sha256": "" if code else weights_of(directory),
         "left": count_left(directory),
     }
@@ -120,17 +120,19 @@ def _recovery_times(directory: Path, sent: Sequence[tuple[float, str]], name: st
     return {"count": len(repeated)} | {key: [each[9], each[18]] for key, each in levels.items()}
 
 
-def _useful(directory: Path, faults: Sequence[float]) -> float | None:
+def _newest_step(directory: Path) -> int:
+    """Return the newest step of the metrics, which a recovery removes from the first repeated step on."""
+    lines = (directory / "metrics.jsonl").read_bytes().rpartition(b"\n")[0].splitlines()
+    return int(json.loads(lines[-1])["step"]) if lines else 0
+
+
+def _useful(ends: Sequence[int], middles: Sequence[int]) -> float | None:
     """Return the useful throughput between the first and the last fault; None with fewer than two.
 
-    faults: the times of the faults.
+    ends, middles: numbers of steps done at each fault, and in the middle between it and the next one.
     """
-    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    logged = [(line["time"], line["step"]) for line in lines if "train/loss" in line["values"]]
-    times, steps = np.array(sorted(logged)).T
-    done = np.interp([(begin, (begin + end) / 2, end) for begin, end in pairwise(faults)], times, steps)
-    possible = 2.0 * (done[:, 2] - done[:, 1]).sum()
-    return float((done[:, 2] - done[:, 0]).sum() / possible) if possible else None
+    possible = sum(2 * (end - middle) for middle, end in zip(middles, ends[1:], strict=False))
+    return (ends[-1] - ends[0]) / possible if possible else None
 
 
 if __name__ == "__main__":
