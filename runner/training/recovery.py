@@ -4,7 +4,9 @@ The state is the newest copy of the variables in the master's memory, so it does
 are frequent, so that few steps are repeated. Unless its workers race, a recovered run has the weights of an undisturbed
 run bit for bit, because samples, draws and orders of summation depend only on seed, step and worker.
 
-If updates are possible without the lost worker, as with backup workers, the run does not wait for the new process.
+If updates are possible without the lost worker, as with backup workers, the run does not wait for the new process. If
+pushes are independent and the remaining processes have all saved variables, as with ``async_data``, the run continues
+from their present values.
 """
 
 import logging
@@ -98,27 +100,33 @@ class Recovery:
         self._next_copy = ended + _COST * min(self._durations)
         self.keep(progress, variables)
 
-    def recover(self, lost: WorkerLostError, steps: range, can_go_on: Callable[[], bool]) -> str:
+    def recover(
+        self, lost: WorkerLostError, steps: range, can_go_on: Callable[[], bool], present: Progress | None = None
+    ) -> str:
         """Replace the lost worker and return to the boundary; return a description of the recovery.
 
         steps: the series of updates that was interrupted. can_go_on: returns whether updates are possible before the
-        new process has joined; see :meth:`~runner.engine.cluster.cluster_session.ClusterSession.recover`. Raises
-        WorkerLostError if a worker is lost during the recovery; NotStartedAgainError if the worker cannot be replaced:
-        the caller then calls :meth:`give_up`.
+        new process has joined; see :meth:`~runner.engine.cluster.cluster_session.ClusterSession.recover`. present: the
+        progress of the run, whose state becomes the boundary unless a new process has saved variables; None if the
+        present variables may be invalid. Raises WorkerLostError if a worker is lost during the recovery;
+        NotStartedAgainError if the worker cannot be replaced: the caller then calls :meth:`give_up`.
         """
         self.close()
         log.warning("%s", lost)
-        first, epoch = self.boundary.progress.done, self._directory.next_start()
+        epoch = self._directory.next_start()
         facts: dict[str, Any] = {
             "epoch": epoch,
             "worker": lost.worker,
             "cause": lost.cause,
             "step": steps[0],
-            "continued_from": first,
+            "continued_from": self.boundary.progress.done,
         }
         try:
             recovered = self._session.recover(lost.worker, epoch, can_go_on)
-            begun = time.monotonic()
+            begun, source = time.monotonic(), self.boundary.source
+            if present is not None and self._session.participants("save").isdisjoint(recovered.replaced):
+                self.copy(present)
+                source = "other processes"
             self.boundary.restore(self._session)
         except NotStartedAgainError:
             self._facts = facts
@@ -130,9 +138,11 @@ class Recovery:
         restored = time.monotonic()
         waited = recovered.started_s is not None
         seconds = recovered.fenced_s + (recovered.started_s or 0.0) + restored - begun
+        first = self.boundary.progress.done
         facts |= {
+            "continued_from": first,
             "replaced": list(recovered.replaced),
-            "state_from": self.boundary.source,
+            "state_from": source,
             "seconds": seconds,
             "found_s": recovered.silence_s,
             "fenced_s": recovered.fenced_s,

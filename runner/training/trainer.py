@@ -135,15 +135,17 @@ class Trainer:
                     self._recovery.budget.admit(lost, steps[0], self.progress.saved_step, len(steps))
 
     def _recover(self, lost: WorkerLostError) -> None:
-        """Replace the lost worker and return to the newest boundary."""
+        """Replace the lost worker, and return to the newest boundary or continue from the present state."""
         assert self._recovery is not None
         self._saver.check()  # a checkpoint that is being written does not delay the recovery
         self._trace.drop()
         self._close_recording()
         self._decisions.write(self._step_driver.decisions())
-        steps, self._running = self._interrupted(), range(0)
-        self._repeated = steps
-        self._display.message(self._recovery.recover(lost, steps, self._step_driver.can_go_on))
+        continues = self._running and self._step_driver.keeps_valid_variables  # an evaluation is repeated
+        present = self.progress if continues else None
+        self._repeated = steps = self._interrupted()
+        self._display.message(self._recovery.recover(lost, steps, self._step_driver.can_go_on, present))
+        self._running = range(0)
         # The step times of this process include the repeated steps.
         self.progress = replace(self._recovery.boundary.progress, step_seconds=self.progress.step_seconds)
         self._meta = replace(self._meta, epoch=self._directory.epoch)

@@ -169,6 +169,20 @@ def test_a_run_goes_on_after_it_lost_a_process(
         assert directory.epoch == 3
 
 
+def test_asynchronous_training_continues_from_the_variables_of_the_servers(tmp_path: Path) -> None:
+    at = {20: ("worker-1", signal.SIGKILL), 200: ("worker-0", signal.SIGKILL)}
+    overrides = typed("parallelism=async_data parallelism.workers=2 parallelism.servers=2 parallelism.n_push=2")
+    length = typed("train.steps=400 train.eval_every=400 train.log_every=1")
+    summary = train(tmp_path / "run", (*overrides, *length), Disturbance(at))
+    assert (summary.status, summary.steps, summary.recoveries) == ("finished", 400, 2)
+    for recorded, step in zip(recoveries_of(tmp_path / "run"), at, strict=True):
+        assert recorded["state_from"] == "other processes"
+        assert recorded["continued_from"] == recorded["step"] >= step
+        assert recorded["redone_s"] > 0
+    lines = [each for each in read_metrics(tmp_path / "run" / "metrics.jsonl") if "train/loss" in each.values]
+    assert [each.step for each in lines] == list(range(1, 401))
+
+
 INSIDE = [
     ("sync_data", "worker-1"),
     pytest.param("model", "worker-0", marks=pytest.mark.slow),

@@ -181,9 +181,12 @@ class ClusterSession(session.Session):
                 group.absent.clear()
         return not self._needs_absent(self._planned.client(client))
 
+    def participants(self, client: str) -> set[str]:
+        """Return the names of the processes that run a part of a client."""
+        return {peer_of(device) for device in self._planned.plans(self._planned.client(client).signature)}
+
     def _needs_absent(self, client: Client) -> bool:
-        absent = self._group.absent
-        return bool(absent) and not absent.isdisjoint(map(peer_of, self._planned.plans(client.signature)))
+        return bool(self._group.absent) and not self._group.absent.isdisjoint(self.participants(client.name))
 
     def _wait_for_absent(self) -> None:
         """Wait until the replacements of absent workers have loaded the needed plans. Launched clients end first."""
@@ -277,17 +280,15 @@ class ClusterSession(session.Session):
         planned = self._planned.client(client)
         session.require_launchable(planned, self._launched)
         begin_ns = time.monotonic_ns()
-        fed = session.expand_feeds(planned, feeds or {})
         if not self._launched and not self._training_is_loaded:
             # Load all clients now, because no client can be loaded while another client runs.
             for each in self._program.training:
                 self._load(each)
             self._training_is_loaded = True
         plan = self._load(planned)
-        plan.feed(fed)
-        number = plan.begun
+        plan.feed(session.expand_feeds(planned, feeds or {}))
+        self._launched[client] = self._by_plan[plan.name] = LaunchedRun(planned, plan, step, plan.begun, begin_ns)
         plan.begun += 1
-        self._launched[client] = self._by_plan[plan.name] = LaunchedRun(planned, plan, step, number, begin_ns)
         plan.send_feeds(self._group, step)
         for worker in plan.plans:
             self._group.send(worker, messages.Launch(plan.name, step, self._delay_s(planned, worker, step)))
@@ -313,8 +314,7 @@ class ClusterSession(session.Session):
 
     def start_trace(self, clients: Collection[str]) -> None:
         session.require_no_trace(self._trace, clients)
-        plans = {client: self._load(self._planned.client(client)) for client in clients}
-        self._trace = RemoteTrace(self._group, plans)
+        self._trace = RemoteTrace(self._group, {each: self._load(self._planned.client(each)) for each in clients})
 
     def stop_trace(self) -> Timeline:
         trace, self._trace = session.required_trace(self._trace), None

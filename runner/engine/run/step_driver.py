@@ -88,6 +88,11 @@ class StepDriver(ABC):
         """Whether the variables can be saved now without waiting and without affecting later updates."""
         return False
 
+    @property
+    def keeps_valid_variables(self) -> bool:
+        """Whether updates can continue from the saved variables after clients were dropped at any time."""
+        return False
+
     def can_go_on(self) -> bool:
         """Return whether updates can be made now, although not all clients are available."""
         return False

@@ -120,6 +120,11 @@ class Downpour(StepDriver):
         """Whether no client is running. The servers' variables then lack only gradients that are not yet due."""
         return not any(each.computing or each.fetching or each.pushing for each in self._replicas)
 
+    @property
+    def keeps_valid_variables(self) -> bool:
+        """True: a server applies a push at once or not at all, and pushes do not depend on each other."""
+        return True
+
     def begin_again(self) -> None:
         """Synchronize, apply the accumulated gradients of all replicas, and reset the order.
 
