@@ -141,8 +141,8 @@ class Trainer:
         self._trace.drop()
         self._close_recording()
         self._decisions.write(self._step_driver.decisions())
-        continues = self._running and self._step_driver.keeps_valid_variables  # an evaluation is repeated
-        present = self.progress if continues else None
+        # If an evaluation was interrupted, the run returns to the boundary, so that the evaluation is repeated.
+        present = self.progress if self._running and self._step_driver.keeps_valid_variables else None
         self._repeated = steps = self._interrupted()
         self._display.message(self._recovery.recover(lost, steps, self._step_driver.can_go_on, present))
         self._running = range(0)

@@ -31,8 +31,7 @@ _LIMIT_S = 3600.0
 
 
 def main() -> int:
-    """Run with faults, and print a JSON object for each run; return 1 if one fails, has other weights or leaves
-    something behind."""
+    """Run with faults, print a JSON object for each run, and return 1 if a run fails, differs or leaves processes."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.storm", description=__doc__)
     parser.add_argument("run", choices=RUNS)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="further overrides")
@@ -67,11 +66,7 @@ def main() -> int:
 
 
 def _disturbed(
-    overrides: Sequence[str],
-    directory: Path,
-    every_s: float,
-    signals: Sequence[signal.Signals],
-    seed: int,
+    overrides: Sequence[str], directory: Path, every_s: float, signals: Sequence[signal.Signals], seed: int
 ) -> dict[str, Any]:
     """Run with faults; return what happened, by name."""
     random, sent, done = Random(seed), list[tuple[float, str]](), list[int]()
