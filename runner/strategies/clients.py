@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from runner.engine.compile.program import ONE_CLIENT, TRAIN, Client, DriverSettings, Program
+from runner.engine.compile.program import ONE_CLIENT, SAVE, TRAIN, Client, DriverSettings, Program
 from runner.engine.graph import ops
 from runner.engine.graph.graph import Graph
 from runner.engine.graph.network import COUNTED, Answers
@@ -77,7 +77,7 @@ def program_of(
     scratch = [*scratch, *(replica.eval_states for replica in replicas)]
     restore = _restore(graph, stores, scratch)
     initial = tuple(variable.initial for store in (*stores, *scratch) for variable in store)
-    save = Client("save", fetches=_saved(graph, stores), exact=True)
+    save = Client(SAVE, fetches=_saved(graph, stores), exact=True)
     clients = [*training, Client("init", targets=initial, exact=True), evaluation, save, restore]
     return Program(
         graph,

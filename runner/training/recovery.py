@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from runner.config.schema import Config
 from runner.engine.cluster.cluster_session import ClusterSession
+from runner.engine.compile.program import SAVE
 from runner.engine.run.session import Session
 from runner.errors import NotStartedAgainError, WorkerLostError
 from runner.records.record import Record
@@ -91,10 +92,10 @@ class Recovery:
         self._next_copy = max(self._next_copy, time.monotonic() + _LEAST_S)
 
     def copy(self, progress: Progress) -> None:
-        """Fetch and keep the variables. No launched client may be running."""
-        self._session.load("save")  # outside the measured duration, which delays the next copy
+        """Fetch and keep the variables."""
+        self._session.load(SAVE)  # outside the measured duration, which delays the next copy
         begun = time.monotonic()
-        variables = self._session.run("save")
+        variables = self._session.run(SAVE)
         ended = time.monotonic()
         self._durations.append(ended - begun)
         self._next_copy = ended + _COST * min(self._durations)
@@ -124,7 +125,7 @@ class Recovery:
         try:
             recovered = self._session.recover(lost.worker, epoch, can_go_on)
             begun, source = time.monotonic(), self.boundary.source
-            if present is not None and self._session.participants("save").isdisjoint(recovered.replaced):
+            if present is not None and self._session.participants(SAVE).isdisjoint(recovered.replaced):
                 self.copy(present)
                 source = "other processes"
             self.boundary.restore(self._session)

@@ -15,6 +15,7 @@ from runner.checkpoint import CheckpointMeta
 from runner.checkpoint.background import BackgroundSaver
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
+from runner.engine.compile.program import SAVE
 from runner.engine.graph.network import LOSS
 from runner.engine.run.session import Session
 from runner.engine.run.step_driver import bind
@@ -111,9 +112,8 @@ class Trainer:
             at_the_end("closing the display", lambda error: self._display.close()),
             at_the_end("writing the record of the used workers", lambda error: self._write_decisions()),
             at_the_end("writing the timeline", self._trace.finish),
-            at_the_end("closing the record of the order of the workers", lambda error: self._close_recording()),
             at_the_end("writing a checkpoint", lambda error: self._saver.close()),
-            at_the_end("recording a recovery", lambda error: self._close_recovery()),
+            at_the_end("closing the records of recoveries and endings", lambda error: self._close_records()),
         ):
             lost: WorkerLostError | None = None
             while True:
@@ -139,7 +139,7 @@ class Trainer:
         assert self._recovery is not None
         self._saver.check()  # a checkpoint that is being written does not delay the recovery
         self._trace.drop()
-        self._close_recording()
+        self._close_records()
         self._decisions.write(self._step_driver.decisions())
         # If an evaluation was interrupted, the run returns to the boundary, so that the evaluation is repeated.
         present = self.progress if self._running and self._step_driver.keeps_valid_variables else None
@@ -157,11 +157,9 @@ class Trainer:
         """Return the series of updates that was interrupted, or the next update if no series was running."""
         return self._running or range(self.progress.done, self.progress.done + 1)
 
-    def _close_recovery(self) -> None:
+    def _close_records(self) -> None:
         if self._recovery is not None:
             self._recovery.close()
-
-    def _close_recording(self) -> None:
         if self._recording is not None:
             self._recording.close()
 
@@ -181,7 +179,7 @@ class Trainer:
     def variables(self) -> Mapping[str, NDArray[Any]]:
         """Wait until all clients have ended; return every variable by its unsharded name."""
         self._step_driver.begin_again()
-        return self._session.run("save")
+        return self._session.run(SAVE)
 
     def _write_decisions(self) -> None:
         for path in self._decisions.write(self._step_driver.decisions()):
@@ -202,9 +200,9 @@ class Trainer:
             if every is not None and self.progress.done % every == 0:
                 self._save()
             self._saver.check()
-            if self._saver.is_due and self._step_driver.is_synchronized:
-                self._save()
-            if self._recovery is not None and self._recovery.is_due and self._step_driver.is_synchronized:
+            if self._saver.is_due and self._may_save_by_time and not (self._is_last or self._ends_early):
+                self._save(begin_again=not self._step_driver.keeps_valid_variables)
+            if self._recovery is not None and self._recovery.is_due and self._may_save_by_time:
                 self._recovery.copy(self.progress)
             self._stop_if_requested()
         if self.progress.scores is None:
@@ -216,6 +214,14 @@ class Trainer:
             self.progress.stopped = f"after step {self.progress.done} of {total}: {why}"
             self._display.message(f"stopped early {self.progress.stopped}")
             log.info("stopped early %s", self.progress.stopped)
+
+    @property
+    def _may_save_by_time(self) -> bool:
+        """Whether variables can be saved now, at a step that depends on the time, without affecting later updates."""
+        race = self.experiment.config.parallelism.race
+        if race is not None and self._step_driver.keeps_valid_variables:
+            return not race.decided  # a decided run that is resumed must end with the same weights
+        return self._step_driver.is_synchronized
 
     @property
     def _ends_early(self) -> bool:
@@ -341,11 +347,11 @@ class Trainer:
         if keeps_best(config) and self.progress.metric.best_step == done != before.best_step:
             self._save()
 
-    def _save(self) -> None:
+    def _save(self, *, begin_again: bool = True) -> None:
         if self.progress.saved_step == self.progress.done:
             return
         self._saver.finish()  # before the variables are copied again
-        begun, variables = time.monotonic(), self.variables()
+        begun, variables = time.monotonic(), self.variables() if begin_again else self._session.run(SAVE)
         # Decisions and metrics are written first, so that they are complete up to every checkpoint on the disk.
         self._decisions.write(self._step_driver.decisions())
         of_the_run = (self.experiment, self._directory, self._record)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from runner.checkpoint import background
 from runner.commands.explain import explain
 from runner.commands.explanation import training_plans
 from runner.config.outcome import outcome_hash
@@ -105,6 +106,16 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, trained: Train
         resumed = train(killed, *CHECKPOINTED, *settings, resume=True)
         assert resumed.weights_sha256 == uninterrupted.weights_sha256
         assert resumed.final["test/loss"] == uninterrupted.final["test/loss"]
+
+
+def test_runs_in_virtual_time_are_not_saved_by_time(
+    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = (VIRTUAL, "parallelism.n_fetch=3", "train.steps=9", "train.eval_every=2")
+    monkeypatch.setattr(background, "COST", 0)
+    summary = train(tmp_path, *settings, "checkpoint.every_s=0")
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-9"]
+    assert summary.weights_sha256 == Summary.read(trained(*ASYNC, *settings) / "summary.json").weights_sha256
 
 
 @pytest.mark.parametrize("settings", [("train.eval_every=2",), (*CHECKPOINTED[1:], "parallelism.n_push=2")])

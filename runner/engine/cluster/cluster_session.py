@@ -249,7 +249,7 @@ class ClusterSession(session.Session):
 
     def run_series(self, client: str, first: int, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Array]]:
         """Run consecutive steps of a client with as few Run messages to each participating worker as possible."""
-        session.require_synchronized(f"client {client!r} was run", self._launched)
+        session.require_runnable(client, self._launched)
         planned = self._planned.client(client)
         plan = self._load(planned)
         at_once = 1 if self._trace is not None else plan.depth
@@ -269,7 +269,7 @@ class ClusterSession(session.Session):
         for worker in plan.plans:
             self._group.send(worker, messages.Run(plan.name, first, self._delay_s(client, worker, first), count))
         last = (plan.name, first + count - 1)
-        done = self._group.gather(plan.plans, messages.Done, lambda answer: (answer.plan, answer.step) == last)
+        done = self._group.gather(plan.plans, messages.Done, lambda each: (each.plan, each.step) == last, self._ended)
         for worker, answer in done.items():
             self._add_statistics(worker, plan, answer, count)
         if self._trace is not None:
@@ -282,7 +282,7 @@ class ClusterSession(session.Session):
         begin_ns = time.monotonic_ns()
         if not self._launched and not self._training_is_loaded:
             # Load all clients now, because no client can be loaded while another client runs.
-            for each in self._program.training:
+            for each in self._program.needed_after_recovery:
                 self._load(each)
             self._training_is_loaded = True
         plan = self._load(planned)

@@ -100,11 +100,13 @@ class WorkerGroup:
         workers: Collection[str],
         kind: type[Answer],
         accept: Callable[[Answer], bool] = lambda answer: True,
+        others: deque[tuple[str, Answer]] | None = None,
         limit_s: float | None = None,
     ) -> dict[str, Answer]:
         """Read until each worker has sent a ``kind`` message that ``accept`` accepts; return worker -> message.
 
-        Raises the error that a worker reports; WorkerLostError if a worker is lost; ClusterError after ``limit_s``.
+        others: receives the other messages of this kind; None to drop them. Raises the error that a worker reports;
+        WorkerLostError if a worker is lost; ClusterError after ``limit_s``.
         """
         with self._mark_failure():
             missing = set(workers)
@@ -115,6 +117,8 @@ class WorkerGroup:
                 if worker in missing and accept(answer):
                     answers[worker] = answer
                     missing.remove(worker)
+                elif others is not None:
+                    others.append((worker, answer))
             return answers
 
     def next(self, *kinds: type[Answer]) -> tuple[str, Answer, Sequence[memoryview]]:

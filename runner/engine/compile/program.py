@@ -68,6 +68,7 @@ class InputSlot:
 
 
 TRAIN = "train"
+SAVE = "save"
 RESTORE = "restore"
 
 
@@ -184,5 +185,5 @@ class Program:
 
     @property
     def needed_after_recovery(self) -> tuple[Client, ...]:
-        """The clients without which a run cannot go on after a recovery: "restore" and the training clients."""
-        return (*self.training, *(each for each in self.clients.values() if each.name == RESTORE))
+        """The clients without which a run cannot go on after a recovery: the training clients, "save" and "restore"."""
+        return (*self.training, *(each for each in self.clients.values() if each.name in (SAVE, RESTORE)))

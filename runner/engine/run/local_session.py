@@ -71,7 +71,7 @@ class LocalSession(Clients):
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         begin_ns = time.monotonic_ns()
-        session.require_synchronized(f"client {client!r} was run", self._launched)
+        session.require_runnable(client, self._launched)
         planned = self._planned.client(client)
         ready = self._prepare(planned.signature)
         fed = session.expand_feeds(planned, feeds or {})

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from runner.engine.compile.program import Client
+from runner.engine.compile.program import SAVE, Client
 from runner.engine.graph import Tensor
 from runner.engine.run.step_driver import Clients
 from runner.engine.run.timeline import Timeline
@@ -83,6 +83,12 @@ def require_launchable(client: Client, running: Collection[str]) -> None:
         raise RunnerError(f"client {client.name!r} was launched, but is not deferred: call run()")
     if client.name in running:
         raise RunnerError(f"client {client.name!r} was launched while running: wait until it has finished")
+
+
+def require_runnable(client: str, running: Collection[str]) -> None:
+    """Raise RunnerError if launched clients are running, unless ``client`` is "save", which only reads variables."""
+    if client != SAVE:
+        require_synchronized(f"client {client!r} was run", running)
 
 
 def require_synchronized(what: str, running: Collection[str]) -> None:

@@ -30,7 +30,11 @@ class Clients(Protocol):
     """An object that runs the clients of a program, one by one or concurrently."""
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
-        """Run one step of a client and return its fetches by name; raises RunnerError while launched clients run."""
+        """Run one step of a client and return its fetches by name.
+
+        Raises RunnerError while launched clients run, unless the client is "save", which only reads variables. On each
+        device, it then runs between two launched runs, and is not counted in :attr:`Finished.turns`.
+        """
 
     @property
     def longest_series(self) -> int:

@@ -21,7 +21,7 @@ from runner.errors import RunnerError
 from runner.kernels.registry import Registry
 from tests.engine.cluster import conftest
 from tests.engine.cluster.conftest import PROGRAM, RING, SERVED, SOURCE, WORKERS, Sessions, in_process, losses, train
-from tests.engine.run.launched_programs import expect_matching_transfers, expect_misuse_refused, pushed, tally
+from tests.engine.run.launched_programs import SIZE, expect_matching_transfers, expect_misuse_refused, pushed, tally
 from tests.strategies.networks import TEST_BATCH
 from tests.strategies.training import Weights, expect_same_bits
 
@@ -240,10 +240,26 @@ def launching(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> I
 def test_no_client_runs_or_loads_while_launched_clients_run(launching: ClusterSession) -> None:
     session = launching
     expect_misuse_refused(session)
-    with pytest.raises(RunnerError, match="client 'save' was loaded before work_0 finished: wait for launched clients"):
-        session._load(session._program.clients["save"])
+    new = replace(session._program.clients["save"], name="new", exact=True)
+    with pytest.raises(RunnerError, match="client 'new' was loaded before work_0 finished: wait for launched clients"):
+        session._load(new)
     assert session.finished().client == "work_0"
-    session.run("save")
+    session.run("init")
+
+
+def test_variables_are_saved_while_launched_clients_run(launching: ClusterSession) -> None:
+    session = launching
+    session.run("init")
+    before = np.zeros(SIZE)
+    for step in range(20):
+        session.launch("push_1", step=step)
+        session.launch("work_1", step=step)
+        saved = session.run("save")["total"]
+        ended = {each.client: each for each in (session.finished(), session.finished())}
+        assert {name: each.step for name, each in ended.items()} == {"push_1": step, "work_1": step}
+        after = ended["push_1"].fetches["total"]
+        assert np.array_equal(saved, before) or np.array_equal(saved, after)
+        before = after
 
 
 def test_trace_begins_and_ends_while_clients_run(launching: ClusterSession) -> None:

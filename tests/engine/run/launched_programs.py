@@ -56,8 +56,8 @@ def expect_misuse_refused(session: Clients) -> None:
     session.launch("work_0")
     with pytest.raises(RunnerError, match="client 'work_0' was launched while running: wait until it has finished"):
         session.launch("work_0")
-    with pytest.raises(RunnerError, match="client 'save' was run before work_0 finished: wait for launched"):
-        session.run("save")
+    with pytest.raises(RunnerError, match="client 'init' was run before work_0 finished: wait for launched"):
+        session.run("init")
 
 
 def _variable(graph: Graph, device: str, name: str) -> Tensor:
