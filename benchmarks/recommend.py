@@ -16,7 +16,7 @@ from benchmarks.process import SubjectError
 from benchmarks.simulator import OVERLAPPING, described, timed
 from benchmarks.simulator_configurations import NETWORKS, SLOWEST
 from runner.commands.recommend import UPDATES, candidates
-from runner.engine.simulate.profile import Signature
+from runner.engine.simulate.profile import InstructionSignature
 from runner.errors import RunnerError
 from runner.system.machine import usable_cores
 from runner.training.link_test import with_messages
@@ -113,7 +113,7 @@ def settings(models: Sequence[str], profile: Path) -> Iterator[Setting]:
                 yield Setting(f"{model}, {network}", overrides, [Tried(each) for each in found])
 
 
-def prepare(setting: Setting, profile: Path, measured: set[Signature]) -> None:
+def prepare(setting: Setting, profile: Path, measured: set[InstructionSignature]) -> None:
     """Record the instructions of all candidates, simulate each, and keep those that can be used."""
     usable = []
     for each in setting.tried:
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="benchmark-profile-") as folder:
         profile = Path(folder) / "profile.json"
         write_profile(profile, with_messages(profile_here(profile), Path(folder)))
-        compared, measured = list[Setting](), set[Signature]()
+        compared, measured = list[Setting](), set[InstructionSignature]()
         for setting in settings(given.models, profile):
             prepare(setting, profile, measured)
             for number in range(given.rounds):

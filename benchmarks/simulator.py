@@ -22,7 +22,7 @@ from benchmarks.simulator_page import Compared, page, plot
 from benchmarks.subjects import SubjectSpec
 from runner.engine.graph import state_dtype
 from runner.engine.run.step_driver import bind
-from runner.engine.simulate.profile import Signature
+from runner.engine.simulate.profile import InstructionSignature
 from runner.errors import RunnerError
 from runner.system.machine import usable_cores
 from runner.training.link_test import with_messages
@@ -79,7 +79,7 @@ def record(path: Path, cases: Sequence[str]) -> None:
     profile = profile_here(path)
     with tempfile.TemporaryDirectory(prefix="benchmark-profile-") as folder:
         profile = with_messages(profile, Path(folder))
-    measured = set[Signature]()
+    measured = set[InstructionSignature]()
     for each in profiled():
         if each.setting.case in cases:
             print(f"profile: {each.setting.name}, {each.name}", file=sys.stderr, flush=True)

@@ -81,7 +81,8 @@ MAY_IMPORT = {
     "config.groups": "config tasks models optimizers strategies data tracking",
     "config.error_text": "callback config config.groups",
     "config.configuration": "callback config config.error_text config.groups data bounds errors kernels.gpu.discovery",
-    "config.outcome": "bounds config config.configuration config.groups engine.graph.device system.redaction",
+    "config.outcome": "bounds config config.configuration config.groups data.settings engine.graph.device"
+    " system.redaction",
     "config.devices": "kernels.gpu.driver config.schema errors engine.graph.device"
     " kernels.gpu.discovery system.machine",
     "config.monitor": "config.schema tasks engine.graph.network errors",

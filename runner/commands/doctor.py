@@ -172,10 +172,10 @@ def _cipher_library() -> str:
 def _datasets() -> Iterator[Finding]:
     from runner.data import DATASETS
     from runner.data.origins import ORIGINS
-    from runner.data.published import cache_root
+    from runner.data.published import cache_root, is_cached
 
     root = cache_root(None)
-    fetched = [name for name in DATASETS if name in ORIGINS and (root / name).is_dir()]
+    fetched = [name for name in DATASETS if name in ORIGINS and is_cached(ORIGINS[name][0], root)]
     yield Finding("datasets", f"{', '.join(fetched) or 'none fetched'} in {root}")
 
 

@@ -18,7 +18,7 @@ from runner.errors import ConfigError
 from runner.system.console import add_yaml_options, verb_parser
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact
-from runner.system.text import aligned, significant
+from runner.system.text import aligned, json_text, significant
 from runner.tasks.base import Task
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
         *([str(options.config_dir.absolute())] if options.config_dir else []),
     ]
     path = options.output or network.run_dir / _file_name(network, config, words)
-    stored_network.write_output(path, f"{json.dumps(results, indent=1)}\n".encode())
+    stored_network.write_output(path, json_text(results).encode())
     print(_table(results, path))
     return 0
 

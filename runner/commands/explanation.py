@@ -7,7 +7,7 @@ from dataclasses import replace
 from runner.config.devices import device_texts, reason, sums_text
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program_plans import ProgramPlans
-from runner.engine.compile.transfer_times import Transfer, transfers
+from runner.engine.compile.transfer_times import TimedTransfer, transfers
 from runner.engine.graph import GPU
 from runner.kernels.gpu.discovery import Found
 from runner.system.text import mean_number, number, text_table
@@ -106,7 +106,7 @@ Milliseconds are estimated by the cost model, summed over messages. Hidden milli
 computes between the send and the first node that needs the message. Messages can overlap the same computation."""
 
 
-Sent = tuple[Transfer, float]
+Sent = tuple[TimedTransfer, float]
 """A transfer between devices, and the average number of times that a step makes the transfer."""
 
 
@@ -138,11 +138,13 @@ def sent_text(sent: Sequence[Sent], per: str) -> str:
     )
 
 
-def _wire(transfer: Transfer) -> tuple[str, str]:
+def _wire(transfer: TimedTransfer) -> tuple[str, str]:
     return transfer.source, transfer.destination
 
 
-def _grouped(sent: Sequence[Sent], key: Callable[[Transfer], tuple[str, ...]]) -> dict[tuple[str, ...], list[Sent]]:
+def _grouped(
+    sent: Sequence[Sent], key: Callable[[TimedTransfer], tuple[str, ...]]
+) -> dict[tuple[str, ...], list[Sent]]:
     groups: dict[tuple[str, ...], list[Sent]] = {}
     for transfer, times in sent:
         groups.setdefault(key(transfer), []).append((transfer, times))

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from runner.data.text import TextSettings
 from runner.errors import ConfigError
 from runner.system.console import verb_parser
 from runner.system.machine import usable_cores
-from runner.system.text import significant
+from runner.system.text import json_text, significant
 
 if TYPE_CHECKING:
     from runner.training.inference import OneDevice
@@ -161,7 +160,7 @@ def _json(predictions: Sequence[Prediction], score: str | None) -> str:
         else {"file": each.label, "numbers": dict(each.values)}
         for each in predictions
     ]
-    return json.dumps(rows, indent=1) + "\n"
+    return json_text(rows)
 
 
 def _csv(predictions: Sequence[Prediction], score: str | None) -> str:

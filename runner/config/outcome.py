@@ -17,6 +17,7 @@ from runner.config.conf_dir import conf_dir
 from runner.config.configuration import of_this_version, structured, to_plain
 from runner.config.groups import GROUPS
 from runner.config.schema import Config
+from runner.data.settings import NOT_DECISIVE
 from runner.engine.graph.device import GPU
 from runner.system.redaction import redact
 
@@ -28,7 +29,7 @@ _OF_GPUS = ("device_taken", "server_device", "tf32", "compare_plans", "collectiv
 _NOT_DECISIVE = {
     "task": ("metrics",),
     "train": ("log_every", "restarts", "fail_on_divergence", "recompute"),
-    "data": ("cache_dir", "max_bytes", "threads", "prefetch"),
+    "data": NOT_DECISIVE,
     "checkpoint": ("every_s", "keep"),
     "cluster": ("device", "filled_in", "spares", "min_workers"),
 }

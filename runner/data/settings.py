@@ -13,6 +13,9 @@ from runner.data.order import Shuffle
 from runner.errors import ConfigError
 from runner.system.schema import LenientRecord, Violation
 
+NOT_DECISIVE = ("cache_dir", "max_bytes", "threads", "prefetch")
+"""Keys of datasets that do not affect the values of examples."""
+
 
 @dataclass
 class DatasetSettings(ABC):

@@ -45,7 +45,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedCalls:
     """Several calls, the parts, that run as one.
 
     call: returns 0 or None, or (1 + index of the failed part) << 16 | status. Raises PartError if one of several parts
@@ -92,7 +92,7 @@ class Platform(Protocol):
     def joinable(self, call: Bound) -> bool:
         """Return whether a call can be joined with other calls; Python functions cannot."""
 
-    def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
+    def join(self, works: Sequence[Work], *, once: bool = False) -> JoinedCalls:
         """Join calls to run in order. once: do not merge calls, so that each can be timed or checked separately."""
 
     def mark(self) -> object:
@@ -179,14 +179,14 @@ class HostPlatform:
         """Return whether the call is in machine code."""
         return not callable(call)
 
-    def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
+    def join(self, works: Sequence[Work], *, once: bool = False) -> JoinedCalls:
         """Join machine-code calls into one. Only calls that wait may precede a call that waits."""
         parts = [(owner, part) for owner, work in enumerate(works) for part in native_calls(work.call)]
         owners, calls = tuple(owner for owner, _ in parts), [call for _, call in parts]
         call = self._join(calls) if calls else lambda: 0
         if retries := [each.retry for each in calls if each.retry is not None]:
             call = _repeated(call, retries)
-        return Joined(call, owners, lambda part, status: _reason(calls[part], status))
+        return JoinedCalls(call, owners, lambda part, status: _reason(calls[part], status))
 
     def mark(self) -> object:
         """Return a mark; all calls are already complete."""

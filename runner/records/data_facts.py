@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from runner.data.dataset import Facts, Normalisation
-from runner.data.settings import DatasetSettings, limited_facts
+from runner.data.settings import NOT_DECISIVE, DatasetSettings, limited_facts
 from runner.errors import DataError
 from runner.fields import Field, labelled
 from runner.system.json_file import JsonFile
@@ -94,7 +94,7 @@ def splits_of(data: DatasetSettings, seed: int, record: DataRecord) -> list[Data
     The digest of a split covers the settings, the numbers of examples, the classes and the normalisation: all facts
     that are known without reading the images again. seed: the run's seed, which determines the validation split.
     """
-    plain = redact({key: value for key, value in asdict(data).items() if key not in ("augment", "cache_dir")})
+    plain = redact({key: value for key, value in asdict(data).items() if key not in ("augment", *NOT_DECISIVE)})
     facts, known = limited_facts(data), [asdict(record.facts), record.normalisation and asdict(record.normalisation)]
     source = getattr(data, "path", "") or f"runner data={data.name}"
     drawn = seed if data.val_fraction else None

@@ -4,8 +4,10 @@ Names and messages from another process, and lines from a worker's log, may cont
 right-to-left overrides or a megabyte without a newline. This module escapes and shortens such texts.
 """
 
+import json
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 def printable(text: str, limit: int = 120) -> str:
@@ -25,6 +27,22 @@ def printable_lines(text: str, lines: int, width: int = 200) -> list[str]:
 def ascii_only(text: str) -> str:
     """Return ``text`` with non-ASCII characters escaped, so that each character is one byte. Newlines are kept."""
     return text.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def json_text(document: Any) -> str:
+    """Return plain data as JSON with a final newline; a float that is not finite becomes "nan", "inf" or "-inf"."""
+
+    def written(value: Any) -> Any:
+        match value:
+            case dict():
+                return {key: written(each) for key, each in value.items()}
+            case list() | tuple():
+                return [written(each) for each in value]
+            case float() if not math.isfinite(value):
+                return str(value)
+        return value
+
+    return json.dumps(written(document), indent=1, allow_nan=False) + "\n"
 
 
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, ruled: bool = False) -> str:

@@ -17,7 +17,7 @@ from runner.config.schema import Config, LocalCluster
 from runner.data.dataset import Facts
 from runner.data.settings import limited_facts
 from runner.data.source import source_from_config
-from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT, Emulation, Link, Stragglers
+from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT, EmulatedLink, Emulation, Stragglers
 from runner.engine.compile.program import Program
 from runner.engine.graph import GPU, state_dtype
 from runner.engine.graph.graph import without_collection
@@ -203,6 +203,6 @@ def _emulation(config: LocalCluster, seed: int) -> Emulation | None:
     if not config.emulate:
         return None
     rate, slow = config.bandwidth_mbit, config.stragglers
-    link = Link((config.latency_ms or 0.0) / 1e3, None if rate is None else rate * BYTES_PER_S_OF_MBIT)
+    link = EmulatedLink((config.latency_ms or 0.0) / 1e3, None if rate is None else rate * BYTES_PER_S_OF_MBIT)
     workers = None if slow.workers is None else tuple(slow.workers)
     return Emulation(link, Stragglers(slow.distribution, slow.median_ms / 1e3, slow.sigma, workers, seed))

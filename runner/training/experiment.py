@@ -19,7 +19,7 @@ from runner.engine.run.step_driver import StepDriver
 from runner.optimizers.base import Optimizer
 from runner.optimizers.schedules import Schedule
 from runner.training.evaluation import TEST, VALIDATION
-from runner.training.placement import PlacedProgram
+from runner.training.placement import PlacedLayers
 
 _SERIES_S = 0.2
 """Longest time in seconds by which a series of updates may delay a checkpoint, the display or a stop on a signal."""
@@ -43,7 +43,7 @@ class Experiment:
     steps_per_epoch: float
     threads_per_worker: int
     emulation: Emulation | None
-    placed: PlacedProgram | None = None
+    placed: PlacedLayers | None = None
 
     def plans(self) -> ProgramPlans:
         """Return an object that makes the plans of the program when they are requested."""

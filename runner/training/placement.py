@@ -70,7 +70,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class PlacedProgram:
+class PlacedLayers:
     """A program with its placement. seconds: returns the execution time of a node in simulated steps."""
 
     program: Program
@@ -80,7 +80,7 @@ class PlacedProgram:
 
 def place_layers(
     wanted: LayerPlacement, program: Program, cluster: Cluster, kernels: Registry, kept: Path | None = None
-) -> PlacedProgram:
+) -> PlacedLayers:
     """Find a placement for the layers of a program, or apply a stored one. kernels: kernels for the cluster's devices.
 
     kept: the placement file of a resumed run, used instead of ``parallelism.placement``. Raises ConfigError if the
@@ -95,7 +95,7 @@ def place_layers(
     placed = place_program(program, cluster, kernels, seconds)
     layers = devices_of_layers(placed.program.graph)
     idle = tuple(device.name for device in cluster.devices if device.name not in layers.values())
-    return PlacedProgram(placed.program, Placement(layers, idle, placed.found_by, placed.tried), seconds)
+    return PlacedLayers(placed.program, Placement(layers, idle, placed.found_by, placed.tried), seconds)
 
 
 def placement_text(placement: Placement) -> str:

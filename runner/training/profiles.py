@@ -17,15 +17,22 @@ from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.program import Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import DISTRIBUTIONS, Cluster
-from runner.engine.run.instruction_times import REPEATS, WARM_UP, instruction_seconds
+from runner.engine.run.instruction_times import REPEATS, WARM_UP, measured_seconds
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.recording import INPUT
 from runner.engine.run.step_driver import bind
 from runner.engine.simulate.costs import Costs
-from runner.engine.simulate.hardware import DeviceKind, Hardware, Wire, places
+from runner.engine.simulate.hardware import DeviceKind, Hardware, LinkDescription, places
 from runner.engine.simulate.network import network_of, workers_per_host
-from runner.engine.simulate.profile import Machine, Profile, Signature, families_of, input_signature, signature_of
+from runner.engine.simulate.profile import (
+    InstructionSignature,
+    Machine,
+    Profile,
+    families_of,
+    input_signature,
+    signature_of,
+)
 from runner.errors import ConfigError
 from runner.kernels.registry import Registry
 from runner.records.summary import cpu_model, versions
@@ -67,7 +74,7 @@ def profile_here(path: Path) -> Profile:
     return found
 
 
-def with_instructions(profile: Profile, config: Config, measured: set[Signature] | None = None) -> Profile:
+def with_instructions(profile: Profile, config: Config, measured: set[InstructionSignature] | None = None) -> Profile:
     """Return a profile with the instructions of a configuration, measured in this process.
 
     config: as returned by ``fix_machine_values``, with the number of kernel threads. measured: signatures measured
@@ -77,7 +84,7 @@ def with_instructions(profile: Profile, config: Config, measured: set[Signature]
     return profile.with_families(families_of(found, config.cluster.threads_per_worker or 1))
 
 
-def _measured(config: Config, seen: set[Signature]) -> Iterator[tuple[Signature, float]]:
+def _measured(config: Config, seen: set[InstructionSignature]) -> Iterator[tuple[InstructionSignature, float]]:
     """Yield signature and seconds of each instruction of a training step, device by device.
 
     With one process, the time to read inputs is included. Plans whose signatures are all in ``seen`` are skipped.
@@ -92,7 +99,7 @@ def _measured(config: Config, seen: set[Signature]) -> Iterator[tuple[Signature,
                 signatures = [signature_of(plan, each) for each in plan.instructions]
                 if seen.issuperset(signatures):
                     continue
-                seconds = instruction_seconds(plan, initial.get(device), registry, threads)
+                seconds = measured_seconds(plan, initial.get(device), registry, threads)
                 for signature, each in zip(signatures, seconds, strict=True):
                     if signature.op not in TRANSFERS:
                         yield signature, each
@@ -101,7 +108,7 @@ def _measured(config: Config, seen: set[Signature]) -> Iterator[tuple[Signature,
             yield from _inputs(experiment, registry)
 
 
-def _inputs(experiment: Experiment, registry: Registry) -> Iterator[tuple[Signature, float]]:
+def _inputs(experiment: Experiment, registry: Registry) -> Iterator[tuple[InstructionSignature, float]]:
     """Yield the time of reading the inputs of a step in one process, for each client and device."""
     config, program = experiment.config, experiment.program
     with (
@@ -170,7 +177,7 @@ def profiled_machine(config: Config, hardware: Hardware, program: Program) -> Pr
     return ProfiledMachine(machine, cluster, costs_of)
 
 
-def _emulated(config: Config, hardware: Hardware, program: Program) -> Iterator[Wire]:
+def _emulated(config: Config, hardware: Hardware, program: Program) -> Iterator[LinkDescription]:
     """Yield a link for each pair of processes, as :mod:`runner.engine.cluster.emulation` emulates them."""
     cluster = config.cluster
     if cluster.stragglers.distribution != DISTRIBUTIONS[0]:
@@ -186,4 +193,4 @@ def _emulated(config: Config, hardware: Hardware, program: Program) -> Iterator[
         named += places("servers", hardware.servers, program.servers)
     for one, other in combinations(named, 2):
         latency_us = 1e3 * (cluster.latency_ms or 0.0)
-        yield Wire([one, other], rate, latency_us, serial=True, source=f"emulated {one} {other}")
+        yield LinkDescription([one, other], rate, latency_us, serial=True, source=f"emulated {one} {other}")

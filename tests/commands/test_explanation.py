@@ -8,7 +8,7 @@ from runner import nn
 from runner.commands.explain import explain
 from runner.commands.explanation import sent_text, training_plans
 from runner.config.schema import Config
-from runner.engine.compile.transfer_times import Transfer
+from runner.engine.compile.transfer_times import TimedTransfer
 from runner.engine.graph import NetworkBuilder, Tensor
 from runner.models import Model
 from runner.training.build import build
@@ -99,11 +99,11 @@ def test_parameter_servers_are_devices_besides_the_workers() -> None:
 
 def test_transfers_are_listed_by_link_and_layer_and_in_total() -> None:
     sent = [
-        (Transfer("b", "a", None, 4, 0.5e-3, 0.0), 1.0),
-        (Transfer("a", "b", "fc2", 1_000, 1e-3, 1e-3), 1.0),
-        (Transfer("a", "c", "fc2", 1_000, 1e-3, 0.0), 1.0),
-        (Transfer("a", "b", "fc1", 20_000, 2.0, 0.25e-3), 1.0),
-        (Transfer("a", "b", "fc2", 500, 0.75e-3, 0.5e-3), 1.0),
+        (TimedTransfer("b", "a", None, 4, 0.5e-3, 0.0), 1.0),
+        (TimedTransfer("a", "b", "fc2", 1_000, 1e-3, 1e-3), 1.0),
+        (TimedTransfer("a", "c", "fc2", 1_000, 1e-3, 0.0), 1.0),
+        (TimedTransfer("a", "b", "fc1", 20_000, 2.0, 0.25e-3), 1.0),
+        (TimedTransfer("a", "b", "fc2", 500, 0.75e-3, 0.5e-3), 1.0),
     ]
     assert sent_text(sent, "step") == "\n".join(
         [
@@ -128,10 +128,10 @@ def test_transfers_are_listed_by_link_and_layer_and_in_total() -> None:
 
 def test_transfers_are_weighted_by_their_average_frequency() -> None:
     sent = [
-        (Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
-        (Transfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
-        (Transfer("a", "b", "fc2", 100, 1e-3, 0.0), 4.5),
-        (Transfer("a", "b", "fc2", 100, 1e-3, 0.0), 4.5),
+        (TimedTransfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
+        (TimedTransfer("a", "b", "fc1", 1_000, 1e-3, 0.5e-3), 1 / 3),
+        (TimedTransfer("a", "b", "fc2", 100, 1e-3, 0.0), 4.5),
+        (TimedTransfer("a", "b", "fc2", 100, 1e-3, 0.0), 4.5),
     ]
     assert sent_text(sent, "evaluation").splitlines()[:6] == [
         "from  to  layer  messages  bytes per evaluation",

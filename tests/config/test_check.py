@@ -14,7 +14,7 @@ from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
 from runner.config.schema import worker_processes
 from runner.data import Arrays
-from runner.engine.cluster.emulation import Emulation, Link, Stragglers
+from runner.engine.cluster.emulation import EmulatedLink, Emulation, Stragglers
 from runner.engine.graph import Cluster, Device
 from runner.errors import ConfigError, SecurityError
 from runner.training.build import build
@@ -178,14 +178,14 @@ def test_by_default_no_network_is_emulated_and_the_cost_model_has_its_defaults()
 def test_the_cost_model_uses_the_described_links_whether_emulated_or_not(emulate: bool) -> None:
     experiment = build(small_config(*TWO_WORKERS, "cluster=slow_network", f"cluster.emulate={emulate}"))
     assert (experiment.cluster.latency_s, experiment.cluster.bytes_per_s) == (0.5e-3, 12.5e6)
-    assert experiment.emulation == (Emulation(Link(0.5e-3, 12.5e6), Stragglers()) if emulate else None)
+    assert experiment.emulation == (Emulation(EmulatedLink(0.5e-3, 12.5e6), Stragglers()) if emulate else None)
 
 
 def test_delays_of_stragglers_are_drawn_with_the_seed_of_the_run() -> None:
     lognormal = ("distribution=lognormal", "median_ms=20", "sigma=0.5", "workers=[1]")
     described = (f"cluster.stragglers.{each}" for each in lognormal)
     experiment = build(small_config(*TWO_WORKERS, *described, "cluster.emulate=true", "seed=5"))
-    assert experiment.emulation == Emulation(Link(), Stragglers("lognormal", 0.02, 0.5, (1,), seed=5))
+    assert experiment.emulation == Emulation(EmulatedLink(), Stragglers("lognormal", 0.02, 0.5, (1,), seed=5))
 
 
 def test_explain_reports_emulation_and_uses_its_times() -> None:

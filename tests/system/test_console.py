@@ -1,16 +1,19 @@
 """The log of a run, the part of the log that a terminal shows, and text for terminals."""
 
+import json
 import logging
+import math
 import os
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.system.console import NOT_ON_TERMINAL, logging_to
-from runner.system.text import ascii_only, printable, printable_lines, text_table
+from runner.system.text import ascii_only, json_text, printable, printable_lines, text_table
 
 log = logging.getLogger("runner.tests")
 
@@ -52,6 +55,11 @@ def test_text_of_other_processes_is_escaped_and_shortened() -> None:
 def test_any_text_is_printable_and_on_request_ascii(text: str) -> None:
     assert printable(text, limit=10_000).isprintable()
     assert len(ascii_only(text).encode("ascii")) == len(ascii_only(text))
+
+
+def test_numbers_that_are_not_finite_are_text_in_json() -> None:
+    found = json_text({"a": [1.5, math.nan], "b": {"c": (np.float64("-inf"), 2)}})
+    assert json.loads(found) == {"a": [1.5, "nan"], "b": {"c": ["-inf", 2]}}
 
 
 SIZES = [("conv", "1,000", "-"), ("dense", "20", "3")]

@@ -11,7 +11,7 @@ from runner.commands import profile as command
 from runner.config.schema import Config
 from runner.engine.run import instruction_times
 from runner.engine.run.kernel_table import load_kernels
-from runner.engine.simulate.profile import MEASURED, MessageCosts, Profile, Signature
+from runner.engine.simulate.profile import MEASURED, InstructionSignature, MessageCosts, Profile
 from runner.errors import ConfigError, ResourceError
 from runner.system.machine import usable_cores
 from runner.training import link_test
@@ -41,7 +41,10 @@ INPUTS = (1, 2, 8, 12)
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the file of a profile with the instructions of a worker of each strategy, and of ``single``."""
     path = tmp_path_factory.mktemp("profile") / "profile.json"
-    profile, measured = replace(profile_here(path), messages=MESSAGES, queued=QUEUED, step_us=STEP_US), set[Signature]()
+    profile, measured = (
+        replace(profile_here(path), messages=MESSAGES, queued=QUEUED, step_us=STEP_US),
+        set[InstructionSignature](),
+    )
     for strategy in ("parallelism=single", *STRATEGIES):
         profile = with_instructions(profile, described(strategy, path), measured)
     for batch in INPUTS:
@@ -75,7 +78,7 @@ def test_every_instruction_of_a_recorded_configuration_is_measured(recorded: Pat
 
 
 def test_a_plan_without_a_new_signature_is_not_measured(recorded: Path) -> None:
-    profile, measured = read_profile(recorded), set[Signature]()
+    profile, measured = read_profile(recorded), set[InstructionSignature]()
     found = with_instructions(profile, described(STRATEGIES[0], recorded), measured)
     assert found != profile
     assert with_instructions(found, described(STRATEGIES[0], recorded), measured) == found
@@ -103,7 +106,7 @@ def test_noise_of_a_long_instruction_does_not_reach_a_short_one(
     alone = dict.fromkeys(range(len(plan.instructions)), 1e-6) | {0: 10e-3}
     times = {True: {0: sum(alone.values()) + 2e-3}, False: alone}
     monkeypatch.setattr(instruction_times, "_timed", lambda *given, fused: times[fused])
-    seconds = instruction_times.instruction_seconds(plan, plans.plans("init")[device], load_kernels(), 1)
+    seconds = instruction_times.measured_seconds(plan, plans.plans("init")[device], load_kernels(), 1)
     assert sum(seconds) == pytest.approx(times[True][0])
     assert max(seconds[1:]) < 1.3e-6
 

@@ -260,6 +260,7 @@ def test_parts_name_what_a_device_waits_for() -> None:
         ({"links": {}}, r"cluster.hardware: no link leads from 'worker0' to 'worker1'; add links between them"),
         (linked("worker*", "a", gbyte_per_s=0.0), r"cluster.hardware.links.link.gbyte_per_s=0.0: expected above 0"),
         (linked("worker*"), r"links.link.between=\['worker\*'\]: expected the names of two places"),
+        (linked("worker*", "a[7-0]"), r"links.link.between=.*: a range falls, so it has no place; expected"),
         (linked("a[0-2]", "b[0-1]"), r"links.link.between=.*: 3 and 2 places, expected equally many"),
         (linked("worker*", "worker*"), r"links.link: the link between 'worker0' and 'worker0' closes a cycle"),
         (

@@ -19,7 +19,7 @@ BYTES_PER_S_OF_MBIT = 1e6 / 8  # one megabit per second in bytes per second
 
 
 @dataclass(frozen=True)
-class Link:
+class EmulatedLink:
     """Properties of all links. bytes_per_s: None for no limit. Raises ValueError for a value out of range."""
 
     latency_s: float = 0.0
@@ -42,7 +42,7 @@ class Link:
 class Links:
     """The outgoing links of one process and the times at which they become free."""
 
-    def __init__(self, link: Link, clock: Callable[[], float]) -> None:
+    def __init__(self, link: EmulatedLink, clock: Callable[[], float]) -> None:
         """clock: returns the time in seconds of a monotonic clock that all processes of this machine share."""
         self._link = link
         self._clock = clock
@@ -101,7 +101,7 @@ class Stragglers:
 class Emulation:
     """Delays that a session adds to transfers between processes and to training steps, without changing results."""
 
-    link: Link = field(default_factory=Link)
+    link: EmulatedLink = field(default_factory=EmulatedLink)
     stragglers: Stragglers = field(default_factory=Stragglers)
 
     def __str__(self) -> str:

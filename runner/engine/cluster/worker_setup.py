@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from runner.engine.cluster.assignment import peer_of
-from runner.engine.cluster.emulation import Link
+from runner.engine.cluster.emulation import EmulatedLink
 from runner.engine.graph.device import COLLECTIVES, DEFAULT_GPU_OPTIONS, NO_LIBRARY, Cluster, GpuOptions
 from runner.errors import ResourceError
 from runner.kernels.platform import CommunicatorLibrary
@@ -92,7 +92,7 @@ class WorkerSetup:
 
     source: Annotated[Mapping[str, Any] | None, Maybe(AnyMap())]
     check_finite: bool
-    link: Annotated[Link | None, Maybe(Record(Link, latency_s=Number(), bytes_per_s=Maybe(Number())))]
+    link: Annotated[EmulatedLink | None, Maybe(Record(EmulatedLink, latency_s=Number(), bytes_per_s=Maybe(Number())))]
     gpus: Annotated[Mapping[str, int], MapOf(_PEER, _GPU, _MAX_WORKERS)] = field(default_factory=dict)
     use: Annotated[GpuOptions, _GPU_OPTIONS] = DEFAULT_GPU_OPTIONS
     communicator: CommunicatorSetup | None = None

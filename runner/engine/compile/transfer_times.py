@@ -12,7 +12,7 @@ from runner.engine.graph import Cluster, Graph
 
 
 @dataclass(frozen=True)
-class Transfer:
+class TimedTransfer:
     """One transfer of a step.
 
     layer: name of the layer of the Send, or None. nbytes: bytes of the tensor. seconds: estimated time on the link.
@@ -28,7 +28,7 @@ class Transfer:
     hidden_s: float
 
 
-def transfers(compiled: Compiled, cluster: Cluster) -> list[Transfer]:
+def transfers(compiled: Compiled, cluster: Cluster) -> list[TimedTransfer]:
     """Return the transfers of a compiled signature, in the order in which the simulation starts the Sends.
 
     ``seconds`` assumes a free link; in the simulation, the link may have to carry other tensors first. The same compute
@@ -45,7 +45,7 @@ def transfers(compiled: Compiled, cluster: Cluster) -> list[Transfer]:
         sent = compiled.starts[send.name] + node_seconds(graph, send, cluster.device(send.device))
         covered = compute[destination].between(sent, needed[send.attributes["key"]])
         layer = send.layer.name if send.layer else None
-        found.append(Transfer(send.device, destination, layer, spec.nbytes, seconds, min(seconds, covered)))
+        found.append(TimedTransfer(send.device, destination, layer, spec.nbytes, seconds, min(seconds, covered)))
     return found
 
 

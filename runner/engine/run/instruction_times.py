@@ -29,7 +29,7 @@ WARM_UP, REPEATS, LEAST_REPEATS, LONGEST_S = 2, 15, 3, 2.0
 seconds have passed and ``LEAST_REPEATS`` runs are timed, no further run begins."""
 
 
-def instruction_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: Registry, threads: int) -> list[float]:
+def measured_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: Registry, threads: int) -> list[float]:
     """Return the seconds of each instruction of a CPU plan; 0 for transfers.
 
     initial: the plan that initializes the variables, or None if ``plan`` reads none. threads: kernel threads in use.

@@ -64,7 +64,7 @@ class Group:
 
 
 @dataclass
-class Wire:
+class LinkDescription:
     """Links between places, each with its own capacity in each direction.
 
     between: two names of places. A range or a star in one name makes a link for each of its places; in both names, a
@@ -102,7 +102,7 @@ class Hardware:
 
     kinds: dict[str, DeviceKind]
     workers: Group
-    links: dict[str, Wire] = field(default_factory=dict)
+    links: dict[str, LinkDescription] = field(default_factory=dict)
     servers: Group | None = None
     routes: str = TREE
     message_us: NonNegative = 0.0
@@ -126,6 +126,8 @@ class Hardware:
         for name, wire in self.links.items():
             if len(wire.between) != 2:
                 yield f"links.{name}.between={wire.between}: expected the names of two places"
+            elif not all(any(expanded(each)) for each in wire.between):
+                yield f"links.{name}.between={wire.between}: a range falls, so it has no place; expected [LEAST-MOST]"
         if self.routes not in ROUTES:
             yield f"routes={self.routes!r}: expected one of {', '.join(ROUTES)}"
         yield from (f"disturbances.{fault}" for fault in self.disturbances.faults())

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import groupby
 
 from runner.engine.graph.device import server_task, worker_task
-from runner.engine.simulate.hardware import ANY, TREE, Hardware, Wire, expanded, places
+from runner.engine.simulate.hardware import ANY, TREE, Hardware, LinkDescription, expanded, places
 from runner.system.schema import Violation
 
 
@@ -149,7 +149,7 @@ def _joined(joined: dict[str, str], place: str) -> str:
     return place
 
 
-def _pairs(key: str, wire: Wire, devices: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _pairs(key: str, wire: LinkDescription, devices: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the two places of each link of a wire. devices: the places of devices, which a star matches."""
     first, second = (_named(name, devices) for name in wire.between)
     if len(first) != len(second) and 1 not in (len(first), len(second)):

@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"#[^ ;]+")
 Shapes = tuple[tuple[int, ...], ...]
 
 
-class Signature(NamedTuple):
+class InstructionSignature(NamedTuple):
     """A planned instruction without its names. form: dtypes, layouts and attributes, as text. shapes: of the inputs,
     then of the outputs. work: bytes of memory traffic, plus one for every ``_FLOPS_PER_BYTE`` operations."""
 
@@ -118,7 +118,7 @@ class Profile:
     step_us: NonNegative | None
     families: tuple[Family, ...]
 
-    def estimate(self, signature: Signature, threads: int) -> Estimate | None:
+    def estimate(self, signature: InstructionSignature, threads: int) -> Estimate | None:
         """Return the time of an instruction; None if no instruction of its op was measured with this many threads.
 
         A measured shape has its measured time. Between two shapes of one family, the time is linear in the work.
@@ -142,7 +142,7 @@ class Profile:
         return replace(self, families=tuple(Family(*key, tuple(own.values())) for key, own in sorted(points.items())))
 
     @cached_property
-    def _estimates(self) -> dict[tuple[Signature, int], Estimate | None]:
+    def _estimates(self) -> dict[tuple[InstructionSignature, int], Estimate | None]:
         """The estimates so far, because plans repeat signatures."""
         return {}
 
@@ -158,7 +158,7 @@ class Profile:
         return found
 
 
-def _between(points: Sequence[Point], wanted: Signature) -> Estimate:
+def _between(points: Sequence[Point], wanted: InstructionSignature) -> Estimate:
     """Return the time of a shape from the points of a family."""
     ordered = sorted(points, key=lambda point: (point.distance(wanted.shapes), abs(point.work - wanted.work)))
     nearest = ordered[0]
@@ -173,7 +173,7 @@ def _between(points: Sequence[Point], wanted: Signature) -> Estimate:
     return Estimate(1e-6 * nearest.us * ratio, INTERPOLATED if ratio == 1.0 else EXTRAPOLATED)
 
 
-def signature_of(plan: DevicePlan, instruction: Instruction) -> Signature:
+def signature_of(plan: DevicePlan, instruction: Instruction) -> InstructionSignature:
     """Return the signature of a planned instruction."""
     slots = [[plan.slots[slot] for slot in each] for each in (instruction.inputs, instruction.outputs)]
     inputs, outputs = ([slot.spec for slot in each] for each in slots)
@@ -188,20 +188,20 @@ def signature_of(plan: DevicePlan, instruction: Instruction) -> Signature:
         *(f"{name}={_NUMBER.sub('#', str(instruction.attributes[name]))}" for name in kept),
     ]
     shapes = tuple(tuple(spec.shape) for spec in (*inputs, *outputs))
-    return Signature(instruction.op, instruction.library, "; ".join(form), shapes, work)
+    return InstructionSignature(instruction.op, instruction.library, "; ".join(form), shapes, work)
 
 
-def input_signature(data: str, client: Client, plan: DevicePlan) -> Signature | None:
+def input_signature(data: str, client: Client, plan: DevicePlan) -> InstructionSignature | None:
     """Return the signature of reading the inputs of a plan; None if there are none. data: name of the dataset."""
     fed = {feed.tensor: feed.spec for feed in plan.feeds}
     specs = [fed[slot.tensor] for slot in client.inputs if slot.tensor in fed]
     shapes = tuple(tuple(spec.shape) for spec in specs)
-    return Signature("input", "", data, shapes, float(sum(spec.nbytes for spec in specs))) if specs else None
+    return InstructionSignature("input", "", data, shapes, float(sum(spec.nbytes for spec in specs))) if specs else None
 
 
-def families_of(measured: Iterable[tuple[Signature, float]], threads: int) -> tuple[Family, ...]:
+def families_of(measured: Iterable[tuple[InstructionSignature, float]], threads: int) -> tuple[Family, ...]:
     """Return the families of measured signatures. measured: signatures and seconds; equal signatures are averaged."""
-    seconds: dict[Signature, list[float]] = {}
+    seconds: dict[InstructionSignature, list[float]] = {}
     for signature, each in measured:
         seconds.setdefault(signature, []).append(each)
     points: dict[tuple[str, str, str], list[Point]] = {}

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from runner.kernels.contract import Bound, Operand
 from runner.kernels.gpu.element_kernels import FlatCall
 from runner.kernels.gpu.feeding import GpuWriter, PinnedStage
-from runner.kernels.gpu.runtime import DeviceMemory, Event, Graph, Runtime, Stream, StreamCall
+from runner.kernels.gpu.runtime import CapturedGraph, DeviceMemory, Event, Runtime, Stream, StreamCall
 from runner.kernels.gpu.streams import Touched, Turn, assign_streams, groups, together
 from runner.kernels.memory import Bytes, numpy_dtype
-from runner.kernels.platform import Joined, PartError, Work, Writer
+from runner.kernels.platform import JoinedCalls, PartError, Work, Writer
 
 Array = NDArray[Any]
 
@@ -103,7 +103,7 @@ class GpuPlatform:
         """Return whether the call is work on a stream."""
         return isinstance(call, StreamCall)
 
-    def join(self, works: Sequence[Work], *, once: bool = False) -> Joined:
+    def join(self, works: Sequence[Work], *, once: bool = False) -> JoinedCalls:
         """Return one call that runs all works.
 
         The first run is eager, because libraries are initialized by their first calls. The second run captures a graph;
@@ -128,7 +128,7 @@ class GpuPlatform:
                 failures.word[0] = 0
             return next(((1 + number) << 16 | status for number, status in statuses if status), 0)
 
-        return Joined(replay, tuple(part[0] for part in parts), reason, late if failing else None)
+        return JoinedCalls(replay, tuple(part[0] for part in parts), reason, late if failing else None)
 
     def _one(self, calls: Sequence[StreamCall]) -> StreamCall:
         """Return one call for a part: the launch that combines its element-wise calls, or its only call."""
@@ -172,7 +172,7 @@ class _Replay:
     turns: Sequence[Turn]
     captures: bool
     has_run: bool = False
-    graph: Graph | None = None
+    graph: CapturedGraph | None = None
 
     def __post_init__(self) -> None:
         waited = {each for turn in self.turns for each in turn.after}

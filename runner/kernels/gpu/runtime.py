@@ -52,7 +52,7 @@ class Event(Protocol):
     """A point in the sequence of a stream's work."""
 
 
-class Graph(Protocol):
+class CapturedGraph(Protocol):
     """A graph of captured work."""
 
     def launch(self, stream: Stream) -> None:
@@ -112,7 +112,7 @@ class Runtime(Protocol):
     def wait_on_host(self, event: Event) -> None:
         """Wait on the host for an event."""
 
-    def capture(self, stream: Stream, work: Callable[[], None]) -> Graph:
+    def capture(self, stream: Stream, work: Callable[[], None]) -> CapturedGraph:
         """Capture, without running, the work that ``work`` enqueues on the stream and on streams that branch off."""
 
     def free_bytes(self) -> tuple[int, int]:

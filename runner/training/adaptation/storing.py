@@ -4,7 +4,6 @@ An adapted network is stored like a run that was trained on the target, so that 
 resumed like any other run.
 """
 
-import json
 import shutil
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -18,11 +17,12 @@ from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError, DataError
 from runner.optimizers.averages import with_averages
 from runner.records.data_facts import DataRecord, difference, facts_of, read_record, write_record
-from runner.records.run_directory import RunDirectory
+from runner.records.run_directory import RunDirectory, require_unused
 from runner.records.summary import config_hash
 from runner.system.files import replace_durably
 from runner.system.machine import usable_cores
 from runner.system.redaction import redact
+from runner.system.text import json_text
 from runner.tracking.plots import divergence_plot, target_batches_plot
 from runner.training import recording
 from runner.training.adaptation.adapting import UNADAPTED, Adapted, adapt, require_adaptable
@@ -59,6 +59,8 @@ def adapt_and_store(trained: Trained, settings: Adaptation, folder: Path) -> Ada
     ``trained.config`` must have one device. Raises DirectoryInUseError if a directory holds a run, and the errors of
     :func:`~runner.training.adaptation.adapting.adapt`.
     """
+    for method in settings.methods:
+        require_unused(folder / method)
     config = replace(trained.config, adapt=settings)
     target = target_of(config)
     assert target is not None, "an adaptation has a target"
@@ -117,7 +119,7 @@ def _record(trained: Trained, settings: Adaptation, found: Adapted) -> bytes:
         "divergence": found.divergence,
         "curve": {str(batches): scores for batches, scores in found.curve.items()},
     }
-    return f"{json.dumps(document, indent=1)}\n".encode()
+    return json_text(document).encode()
 
 
 def _store(trained: Trained, target: DatasetSettings, found: Adapted, method: str, path: Path) -> None:

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.cluster.emulation import Emulation, Link, Links, Stragglers
+from runner.engine.cluster.emulation import EmulatedLink, Emulation, Links, Stragglers
 from runner.engine.graph.device import LONGEST_DELAY_S
 from runner.errors import ClusterError
 from tests.engine.cluster.transport.fake_network import FakeClock
 
 
-def links_of(link: Link) -> tuple[Links, FakeClock]:
+def links_of(link: EmulatedLink) -> tuple[Links, FakeClock]:
     clock = FakeClock()
     clock.advance_to(10.0)
     return Links(link, lambda: clock.now), clock
@@ -25,16 +25,18 @@ PEER = "worker-1"
 @pytest.mark.parametrize(
     ("link", "sends", "due"),
     [
-        (Link(0.25, 100.0), [(10.0, PEER, 50)], [10.0 + 0.5 + 0.25]),
-        (Link(0.25, 100.0), [(10.0, PEER, 100)] * 3, [11.25, 12.25, 13.25]),
-        (Link(0.25, 100.0), [(10.0, PEER, 100), (10.5, PEER, 100), (20.0, PEER, 100)], [11.25, 12.25, 21.25]),
-        (Link(0.0, 100.0), [(10.0, peer, 100) for peer in (PEER, "ps-0", PEER)], [11.0, 11.0, 12.0]),
-        (Link(0.25, 100.0), [(10.0, PEER, 0)] * 2, [10.25, 10.25]),
-        (Link(0.25), [(10.0, PEER, 10**9)] * 2, [10.25, 10.25]),
+        (EmulatedLink(0.25, 100.0), [(10.0, PEER, 50)], [10.0 + 0.5 + 0.25]),
+        (EmulatedLink(0.25, 100.0), [(10.0, PEER, 100)] * 3, [11.25, 12.25, 13.25]),
+        (EmulatedLink(0.25, 100.0), [(10.0, PEER, 100), (10.5, PEER, 100), (20.0, PEER, 100)], [11.25, 12.25, 21.25]),
+        (EmulatedLink(0.0, 100.0), [(10.0, peer, 100) for peer in (PEER, "ps-0", PEER)], [11.0, 11.0, 12.0]),
+        (EmulatedLink(0.25, 100.0), [(10.0, PEER, 0)] * 2, [10.25, 10.25]),
+        (EmulatedLink(0.25), [(10.0, PEER, 10**9)] * 2, [10.25, 10.25]),
     ],
     ids=["bandwidth and latency", "queue", "idle", "independent links", "empty message", "no limit"],
 )
-def test_message_is_delayed_by_its_link(link: Link, sends: list[tuple[float, str, int]], due: list[float]) -> None:
+def test_message_is_delayed_by_its_link(
+    link: EmulatedLink, sends: list[tuple[float, str, int]], due: list[float]
+) -> None:
     links, clock = links_of(link)
     found = []
     for now, peer, nbytes in sends:
@@ -45,7 +47,7 @@ def test_message_is_delayed_by_its_link(link: Link, sends: list[tuple[float, str
 
 @given(st.lists(st.tuples(st.floats(0.0, 2.0), st.integers(0, 200)), min_size=1, max_size=20))
 def test_link_keeps_order_and_bandwidth(sends: list[tuple[float, int]]) -> None:
-    links, clock = links_of(Link(0.25, 100.0))
+    links, clock = links_of(EmulatedLink(0.25, 100.0))
     arrivals = []
     for pause, nbytes in sends:
         clock.advance(pause)
@@ -56,7 +58,7 @@ def test_link_keeps_order_and_bandwidth(sends: list[tuple[float, int]]) -> None:
 
 
 def test_too_long_wait_is_refused_and_leaves_the_link_free() -> None:
-    links, _ = links_of(Link(0.5, 1e6 / 8))
+    links, _ = links_of(EmulatedLink(0.5, 1e6 / 8))
     expected = (
         r"emulated link to ps-0 \(1 Mbit/s, 500 ms\): a message of 25000000 bytes would arrive in 200 s, "
         r"expected at most 200 s; raise cluster.bandwidth_mbit"
@@ -76,7 +78,7 @@ def test_too_long_wait_is_refused_and_leaves_the_link_free() -> None:
 )
 def test_link_out_of_range_is_refused(latency_s: float, bytes_per_s: float | None, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        Link(latency_s, bytes_per_s)
+        EmulatedLink(latency_s, bytes_per_s)
 
 
 LOGNORMAL = Stragglers("lognormal", median_s=0.02, sigma=0.5, seed=3)
@@ -126,7 +128,7 @@ def test_servers_are_not_delayed() -> None:
     ("described", "text"),
     [
         (Emulation(), "unlimited bandwidth, 0 ms, no stragglers"),
-        (Link(0.5e-3, 12.5e6), "100 Mbit/s, 0.5 ms"),
+        (EmulatedLink(0.5e-3, 12.5e6), "100 Mbit/s, 0.5 ms"),
         (Stragglers("constant", 0.02, workers=(0, 2)), "constant delay of worker 0, 2 with median 20 ms"),
         (LOGNORMAL, "lognormal delay of all workers with median 20 ms, sigma 0.5"),
     ],

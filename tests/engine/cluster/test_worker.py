@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.engine.cluster.emulation import Link
+from runner.engine.cluster.emulation import EmulatedLink
 from runner.engine.cluster.launchers import LocalLauncher
 from runner.engine.cluster.mailbox import RECEIVE_LIMIT_S, Mailbox
 from runner.engine.cluster.transport import messages
@@ -55,7 +55,7 @@ def test_tensor_may_overtake_the_run_message(fed: VirtualCluster) -> None:
 
 def test_emulated_link_delays_but_does_not_change_values(start: Start) -> None:
     with start() as cluster:
-        cluster.set_up(link=Link(latency_s=2.0))
+        cluster.set_up(link=EmulatedLink(latency_s=2.0))
         cluster.run("init")
         begun = cluster.network.clock.now
         fetched = cluster.run("run", 2, {"rate": 0.5})

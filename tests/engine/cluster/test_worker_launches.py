@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.engine.cluster.emulation import Link
+from runner.engine.cluster.emulation import EmulatedLink
 from runner.engine.cluster.transport.messages import IDLE, Done, Heartbeat, Launch
 from runner.engine.compile.program import Client, Program
 from runner.engine.graph.tensor import Tensor
@@ -32,7 +32,7 @@ SERVER = "ps-0"
 
 
 @contextmanager
-def tally_cluster(folder: Path, registry: Registry, link: Link | None = None) -> Iterator[VirtualCluster]:
+def tally_cluster(folder: Path, registry: Registry, link: EmulatedLink | None = None) -> Iterator[VirtualCluster]:
     """Yield the ``tally`` program on two workers and a server, with all clients loaded and variables initialized."""
     program = tally()
     with virtual_cluster(program, folder, registry, lambda description: Source()) as cluster:
@@ -82,7 +82,7 @@ def test_ready_steps_begin_in_launch_order(cluster: VirtualCluster) -> None:
 
 
 def test_step_begins_when_its_tensor_is_due(tmp_path: Path, registry: Registry) -> None:
-    with tally_cluster(tmp_path, registry, Link(latency_s=2.0)) as cluster:
+    with tally_cluster(tmp_path, registry, EmulatedLink(latency_s=2.0)) as cluster:
         begun = cluster.network.clock.now
         launch(cluster, "work_0", "worker-0")
         launch(cluster, "push_0", "worker-0", SERVER)
@@ -98,7 +98,7 @@ def test_unknown_plan_is_refused(cluster: VirtualCluster) -> None:
 
 
 def test_tensor_of_another_step_does_not_begin_a_step_early(tmp_path: Path, registry: Registry) -> None:
-    with tally_cluster(tmp_path, registry, Link(latency_s=0.9)) as cluster:
+    with tally_cluster(tmp_path, registry, EmulatedLink(latency_s=0.9)) as cluster:
         for k in range(2):
             launch(cluster, f"push_{k}", SERVER)
             launch(cluster, f"push_{k}", f"worker-{k}")
@@ -129,7 +129,7 @@ def one_way() -> Program:
 @pytest.mark.parametrize(("delay_s", "expected_s"), [(0.0, 2.0), (1.5, 2.0), (5.0, 5.0)])
 def test_delay_and_transfer_overlap(delay_s: float, expected_s: float, tmp_path: Path, registry: Registry) -> None:
     with virtual_cluster(one_way(), tmp_path, registry, lambda description: Source()) as cluster:
-        cluster.set_up(link=Link(latency_s=2.0))
+        cluster.set_up(link=EmulatedLink(latency_s=2.0))
         plan = cluster.load("away")
         cluster.feed("away", {"rate": np.float64(1.0)})
         begin = cluster.network.clock.now

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runner.engine.cluster import worker
 from runner.engine.cluster.assignment import Assignment
-from runner.engine.cluster.emulation import Link
+from runner.engine.cluster.emulation import EmulatedLink
 from runner.engine.cluster.transport.encoding import decode_document, encode_document
 from runner.engine.cluster.transport.messages import Bye, Failed, Load, Setup, Shutdown
 from runner.engine.cluster.worker_setup import CommunicatorSetup, WorkerSetup, new_communicator_setup
@@ -33,12 +33,14 @@ from tests.strategies.networks import workload_of
 ID = bytes(range(128))
 COMMUNICATOR = CommunicatorSetup("nccl", ID, ("worker-0", "worker-1"))
 OPTIONS = GpuOptions(tf32=True, compare_plans=True, code_folder="/kept")
-SETUP = WorkerSetup({"a": [1]}, True, Link(1, 3), {"worker-0": 2, "worker-1": 0}, OPTIONS, COMMUNICATOR)
+SETUP = WorkerSetup({"a": [1]}, True, EmulatedLink(1, 3), {"worker-0": 2, "worker-1": 0}, OPTIONS, COMMUNICATOR)
 DOCUMENT: Any = decode_document(memoryview(encode_document(SETUP.to_document())))
 COMMUNICATOR_ID = "setup.communicator.unique_id: .*, expected 128 bytes"
 
 
-@pytest.mark.parametrize("setup", [SETUP, WorkerSetup(None, False, None), WorkerSetup({}, False, Link(0.5, None))])
+@pytest.mark.parametrize(
+    "setup", [SETUP, WorkerSetup(None, False, None), WorkerSetup({}, False, EmulatedLink(0.5, None))]
+)
 def test_setup_round_trip(setup: WorkerSetup) -> None:
     assert WorkerSetup.from_document(decode_document(memoryview(encode_document(setup.to_document())))) == setup
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from runner.engine.cluster.emulation import Link
+from runner.engine.cluster.emulation import EmulatedLink
 from runner.engine.cluster.mailbox import Mailbox
 from runner.engine.cluster.remote_plan import RemotePlan
 from runner.engine.cluster.transport import messages
@@ -252,7 +252,7 @@ class VirtualCluster:
             self.endpoint.connect(worker)
         self.send(messages.Welcome())
 
-    def set_up(self, check_finite: bool = False, link: Link | None = None) -> None:
+    def set_up(self, check_finite: bool = False, link: EmulatedLink | None = None) -> None:
         """Greet every worker and send its setup."""
         self.greet()
         gpus = dict(zip(self.workers, self._gpus, strict=False))

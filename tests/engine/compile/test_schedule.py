@@ -17,7 +17,7 @@ from runner.engine.compile.passes.transfers import insert_transfers
 from runner.engine.compile.placement import place
 from runner.engine.compile.program import Client
 from runner.engine.compile.schedule import PATIENCE, schedule, split
-from runner.engine.compile.transfer_times import Transfer, transfers
+from runner.engine.compile.transfer_times import TimedTransfer, transfers
 from runner.engine.graph import Graph, LayerStamp, NetworkBuilder, Node, Outputs, Tensor, ops
 from runner.engine.graph.device import Cluster, Device, local_cluster, worker_device
 from runner.kernels.registry import Registry
@@ -309,7 +309,7 @@ def test_compute_of_the_receiver_until_it_needs_a_tensor_hides_the_transfer(inne
     (transfer,) = transfers(compiled(inner, registry), two_devices())
     # The send of x and the product start together; each of them takes one dispatch.
     product_s = 2 * 100 * 100 * inner / FLOPS_PER_S
-    assert transfer == Transfer(HERE, THERE, "fc1", X_BYTES, pytest.approx(WIRE_S), pytest.approx(product_s))
+    assert transfer == TimedTransfer(HERE, THERE, "fc1", X_BYTES, pytest.approx(WIRE_S), pytest.approx(product_s))
 
 
 def test_hidden_time_is_at_most_the_time_of_the_transfer(registry: Registry) -> None:
@@ -340,7 +340,7 @@ def test_node_that_waits_for_another_device_needs_the_transfer(registry: Registr
         y = ops.fill(graph, 1.0, (2,), "float32", name="y")
     client = Client("train", {"y": y}, feeds={"x": (Tensor("x"),)})
     (transfer,) = transfers(compile_signature(graph, client.signature, two_devices(), registry), two_devices())
-    assert transfer == Transfer(HERE, THERE, None, 0, LATENCY_S, 0.0)
+    assert transfer == TimedTransfer(HERE, THERE, None, 0, LATENCY_S, 0.0)
 
 
 @pytest.mark.parametrize("combine", ["sharded_reduce", "ring_all_reduce"])

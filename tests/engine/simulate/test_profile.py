@@ -13,11 +13,11 @@ from runner.engine.simulate.profile import (
     MEASURED,
     ROOFLINE,
     Family,
+    InstructionSignature,
     Machine,
     MessageCosts,
     Point,
     Profile,
-    Signature,
     families_of,
     signature_of,
 )
@@ -29,9 +29,9 @@ MACHINE = Machine("a CPU", 2, {"numpy": "2"})
 MESSAGES = MessageCosts(40.0, 7.0, 80.0, 30.0, 50.0, 90.0, 10.0)
 
 
-def square(batch: int, *, op: str = "square", form: str = "float32:") -> Signature:
+def square(batch: int, *, op: str = "square", form: str = "float32:") -> InstructionSignature:
     """Return the signature of an element-wise op on (batch, 10) numbers, whose work is 80 * batch bytes."""
-    return Signature(op, "llvm", form, ((batch, 10), (batch, 10)), 80.0 * batch)
+    return InstructionSignature(op, "llvm", form, ((batch, 10), (batch, 10)), 80.0 * batch)
 
 
 def measured(*batches: int, threads: int = 1) -> Profile:
@@ -50,7 +50,9 @@ def measured(*batches: int, threads: int = 1) -> Profile:
         (square(16, form="bfloat16:"), 26.0, EXTRAPOLATED),
     ],
 )
-def test_times_are_linear_between_shapes_and_proportional_outside(wanted: Signature, us: float, origin: str) -> None:
+def test_times_are_linear_between_shapes_and_proportional_outside(
+    wanted: InstructionSignature, us: float, origin: str
+) -> None:
     found = measured(64, 8, 32).estimate(wanted, 1)
     assert found is not None
     assert (1e6 * found.seconds, found.origin) == (pytest.approx(us), origin)
@@ -63,7 +65,7 @@ def test_another_op_or_number_of_threads_has_no_estimate() -> None:
 
 
 def test_the_nearest_shape_is_preferred_to_a_shape_of_equal_work() -> None:
-    wide = Signature("square", "llvm", "float32:", ((1, 160), (1, 160)), 80.0 * 16)
+    wide = InstructionSignature("square", "llvm", "float32:", ((1, 160), (1, 160)), 80.0 * 16)
     families = families_of([(wide, 1.0), (square(15), 2.0), (square(17), 4.0)], 1)
     found = Profile(MACHINE, None, None, None, families).estimate(square(16), 1)
     assert found == (pytest.approx(3.0), INTERPOLATED)
