@@ -21,7 +21,9 @@ RECEIVE_LIMIT_S = 600.0  # time limit for a tensor in seconds; applies if the ma
 _GAP_S = 10.0  # seconds without a read of the inbox after which the time limits of awaited tensors restart
 _POLL_RESOLUTION_S = 1e-3  # resolution of an endpoint's waits in seconds; the end of a wait uses ``pause``
 
-_QUEUED_KINDS = (messages.Launch, messages.StartTrace, messages.StopTrace, messages.AskTime, messages.Moved)
+_QUEUED_KINDS = (
+    *(messages.Run, messages.Launch, messages.StartTrace, messages.StopTrace, messages.AskTime, messages.Moved),
+)
 """Messages that the master may send while a step runs; they are handled after the step."""
 
 

@@ -106,7 +106,7 @@ def test_shutdown_ends_a_wait(due: float | None) -> None:
 def test_messages_during_a_delay_are_stored_in_order() -> None:
     inbox = Inbox(delay_s=1.0)
     inbox.tensor(step=4)
-    inbox.send(messages.StartTrace(), messages.Launch("q", 1), messages.StopTrace(), messages.Launch("r", 1))
+    inbox.send(messages.StartTrace(), messages.Launch("q", 1), messages.StopTrace(), messages.Run("r", 1))
     inbox.mailbox.wait(2.5, step=4)
     assert inbox.clock.now == 2.5
     assert sorted(inbox.mailbox._tensors) == [("p", "a")]
@@ -114,7 +114,7 @@ def test_messages_during_a_delay_are_stored_in_order() -> None:
     request = inbox.mailbox.next(0.0)
     assert request is not None
     assert (request.received.message, request.read_at) == (messages.StartTrace(), 1.0)
-    rest = [messages.Launch("q", 1), messages.StopTrace(), messages.Launch("r", 1), messages.Launch("s", 1)]
+    rest = [messages.Launch("q", 1), messages.StopTrace(), messages.Run("r", 1), messages.Launch("s", 1)]
     assert inbox.read() == rest
 
 
@@ -144,7 +144,7 @@ def test_missing_and_due_tensors_are_reported() -> None:
 Action = Callable[[Inbox], object]
 READ: Action = Inbox.read
 TAKE: Action = Inbox.take
-RUN: Action = lambda inbox: inbox.send(messages.Run("q", 1))  # noqa: E731 - a row of the table below
+LOAD: Action = lambda inbox: inbox.send(messages.Load("q"))  # noqa: E731 - a row of the table below
 STEP_0 = "tensor a of plan p, step 0 from"
 
 
@@ -170,11 +170,11 @@ STEP_0 = "tensor a of plan p, step 0 from"
         (lambda i: (i.tensor(), i.tensor(step=1)), READ, "step 1 from worker-1: the previous tensor has not been"),
         (lambda i: i.tensor(step=4), lambda i: i.take(5), "'a' from worker-1 is for step 4, expected step 5"),
         (
-            RUN,
+            LOAD,
             TAKE,
-            "'run' from master-0: unexpected message during step 0, while waiting for tensor 'a' from worker-1",
+            "'load' from master-0: unexpected message during step 0, while waiting for tensor 'a' from worker-1",
         ),
-        (RUN, lambda i: i.mailbox.wait(2.5, 4), "during step 4, while delaying the step as an emulated slow worker"),
+        (LOAD, lambda i: i.mailbox.wait(2.5, 4), "during step 4, while delaying the step as an emulated slow worker"),
     ],
 )
 def test_unexpected_message_is_refused(send: Action, receive: Action, expected: str) -> None:

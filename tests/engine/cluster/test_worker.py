@@ -293,9 +293,9 @@ def kill_peer(cluster: VirtualCluster) -> None:
     step(cluster, 0, "worker-0")
 
 
-def run_during_a_step(cluster: VirtualCluster) -> None:
+def load_during_a_step(cluster: VirtualCluster) -> None:
     step(cluster, 0, "worker-0")
-    cluster.send(messages.Run("run", 1), WORKER_0)
+    cluster.send(messages.Load("another"), WORKER_0, {})
 
 
 def start_two_traces(cluster: VirtualCluster) -> None:
@@ -319,7 +319,7 @@ VIOLATIONS: list[tuple[Break, str]] = [
     (send(messages.Load("rubbish"), {"graph": 3}), "plan refused: plan: missing ['device'"),
     (send(messages.Run("run-2", 4)), "step 4 refused: plan 'run-2' is not loaded; loaded: run"),
     (send(messages.Run("run", 4, count=2)), "2 steps of 'run' refused: expected at most 1"),
-    (run_during_a_step, "'run' from master-0: unexpected message during step 0, while waiting for tensor 'away:0->"),
+    (load_during_a_step, "'load' from master-0: unexpected message during step 0, while waiting for tensor 'away:0->"),
     (stray(messages.Done("run", 0, {})), "'done' from worker-1: unexpected message"),
     (send(messages.StartTrace(), ["run", "run-2"]), "trace of 2 plans refused: plans run-2 are not loaded"),
     (start_two_traces, "trace of 1 plans refused: a trace is being recorded"),
