@@ -73,6 +73,7 @@ class Recovery:
         self._session = session
         self._directory = directory
         self._record = record
+        self._without_values: set[str] = set()  # new processes whose variables have no values yet
         self._next_copy = time.monotonic() + _LEAST_S
         self._durations: deque[float] = deque(maxlen=_COPIES)  # seconds of the newest copies
         # Facts of a recovery whose interrupted step is not repeated yet, or whose new processes do not take part yet;
@@ -125,10 +126,12 @@ class Recovery:
         try:
             recovered = self._session.recover(lost.worker, epoch, can_go_on)
             begun, source = time.monotonic(), self.boundary.source
-            if present is not None and self._session.participants(SAVE).isdisjoint(recovered.replaced):
+            self._without_values.update(recovered.replaced)
+            if present is not None and self._session.participants(SAVE).isdisjoint(self._without_values):
                 self.copy(present)
                 source = "other processes"
             self.boundary.restore(self._session)
+            self._without_values.clear()
         except NotStartedAgainError:
             self._facts = facts
             raise

@@ -24,6 +24,12 @@ SECOND_STARVED = "second process that was killed for lack of memory"
 STARVED = WorkerLostError("worker-0", "was killed by SIGKILL", "died", by_chance=True, out_of_memory=True)
 
 
+class NoRecord:
+    def rewind(self, step: int) -> None: ...
+
+    def metrics(self, step: int, values: object) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("faults", "ends"),
     [
@@ -110,11 +116,6 @@ def test_updates_without_a_lost_worker_do_not_reset_the_count_of_restarts(tmp_pa
         def start_spares(self) -> None:
             started.append(1)
 
-    class NoRecord:
-        def rewind(self, step: int) -> None: ...
-
-        def metrics(self, step: int, values: object) -> None: ...
-
     session, started = Session(), list[int]()
     with RunDirectory.open(tmp_path, resume=False) as directory:
         lost = Recovery(session, directory, NoRecord(), 1, Start())  # type: ignore[arg-type]
@@ -131,6 +132,36 @@ def test_updates_without_a_lost_worker_do_not_reset_the_count_of_restarts(tmp_pa
         assert len(started) == 1
         assert json.loads(directory.recoveries_jsonl.read_text())["rejoined_step"] == 60
         lost.budget.admit(KILL, 80, None)
+
+
+def test_variables_of_a_process_without_values_are_restored(tmp_path: Path) -> None:
+    """A worker is lost while the variables of a replaced server are restored, and again later."""
+
+    class Session:
+        def recover(self, lost: str, epoch: int, can_go_on: Callable[[], bool]) -> Recovered:
+            return Recovered((lost,), 0.0, 0.0, 1.0)
+
+        def participants(self, client: str) -> set[str]:
+            return {"ps-0"}
+
+        def load(self, client: str) -> None: ...
+
+        def run(self, client: str, **_: Any) -> dict[str, np.ndarray]:
+            ran.append(client)
+            if len(ran) == 1:
+                raise KILL
+            return {}
+
+    ran = list[str]()
+    killed = WorkerLostError("ps-0", "was killed by SIGKILL", "died", by_chance=True)
+    with RunDirectory.open(tmp_path, resume=False) as directory:
+        lost = Recovery(Session(), directory, NoRecord(), 3, Start())  # type: ignore[arg-type]
+        with pytest.raises(WorkerLostError, match="died"):
+            lost.recover(killed, range(5, 6), lambda: False, Progress(5))
+        lost.recover(KILL, range(5, 6), lambda: False, Progress(5))
+        assert (ran, lost.boundary.progress.done) == (["init", "init"], 0)
+        lost.recover(KILL, range(7, 8), lambda: False, Progress(7))
+        assert (ran[2:], lost.boundary.progress.done) == (["save", "restore"], 7)
 
 
 def test_variables_are_not_copied_within_a_round() -> None:
