@@ -249,12 +249,24 @@ class WorkerProcess:
             self._pidfd = -1
 
 
-def wait_for_any(workers: Sequence[WorkerProcess], timeout_s: float) -> bool:
-    """Wait at most ``timeout_s`` seconds until one of the processes dies; return whether one has died."""
+def wait_for_any(workers: Sequence[WorkerProcess | int], timeout_s: float) -> bool:
+    """Wait at most ``timeout_s`` seconds until one of the processes (or pidfds) dies; return whether one has died."""
     poller = select.poll()
     for worker in workers:
         poller.register(worker, select.POLLIN)
     return bool(poller.poll(max(0.0, timeout_s) * 1000))
+
+
+def kill_user_of(directory: Path, pid: int) -> None:
+    """Kill process ``pid`` if it maps files of ``directory``, even deleted ones, and wait for its end."""
+    with suppress(OSError):  # the process has ended
+        pidfd = os.pidfd_open(pid)
+        try:
+            if f"{directory}/" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace"):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                wait_for_any([pidfd], KILL_S)
+        finally:
+            os.close(pidfd)
 
 
 def die_with_parent(parent: int, signum: signal.Signals = signal.SIGKILL) -> None:

@@ -14,6 +14,7 @@ from runner.engine.cluster.failure_causes import CHECK_S, FailureCauses
 from runner.engine.cluster.joining import HOST, Joined
 from runner.engine.cluster.launchers import Launcher
 from runner.engine.cluster.process_exit import reported_lines
+from runner.engine.cluster.processes import kill_user_of
 from runner.engine.cluster.spares import Spares
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport import messages
@@ -161,6 +162,9 @@ class WorkerGroup:
     def _fence(self, worker: str) -> None:
         """Kill a worker of this host or give it up; remove its inbox, and forget its heartbeats and its hello."""
         self.supervisor.remove(worker)
+        if worker in self.joined.sharing:
+            # The supervisor does not end processes of other programs. A stopped one would later write to shared memory.
+            kill_user_of(self.directory, self.joined.hellos[worker].pid)
         self.monitor.forget(worker)
         # A process that was killed leaves the file of its socket, which its replacement would not overwrite.
         inbox_path(inbox_address(self.directory, worker)).unlink(missing_ok=True)

@@ -236,9 +236,9 @@ def test_replacement_gets_only_the_needed_plans_before_the_run_goes_on(
         lost = lose(session, sessions.worker(1))
         monkeypatch.setattr(RemotePlan, "send", noted)
         session.recover(lost.worker, epoch=2)
-        assert sent == [("train-1", ["worker-1"])]
+        assert sent == [("train-1", ["worker-1"]), ("save-3", [])], "worker-0 saves"
         expect_same_losses(losses(session), expected)
-        assert sent[1:] == [("init-0", ["worker-1"]), ("eval-2", ["worker-1"])], "worker-0 saves"
+        assert sent[2:] == [("init-0", ["worker-1"]), ("eval-2", ["worker-1"])]
 
 
 def test_loss_while_a_replacement_loads_a_plan_is_recovered(
@@ -323,7 +323,7 @@ def test_spare_process_that_a_user_has_started_takes_over(sessions: Sessions, mo
         survivor, spare = started["worker-0"], started["spare-0"]
         while not session._monitor.has_heard("worker-1"):
             train(session, 0)
-        lost = lose(session, started["worker-1"])
+        lost = lose(session, started["worker-1"], signal.SIGSTOP)
         assert lost.worker == "worker-1"
         assert "the host b may be stopped or disconnected" in str(lost)
         session.recover(lost.worker, epoch=2)
