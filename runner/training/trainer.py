@@ -201,12 +201,13 @@ class Trainer:
                 self._save()
             self._saver.check()
             if self._saver.is_due and self._may_save_by_time and not (self._is_last or self._ends_early):
-                self._save(begin_again=not self._step_driver.keeps_valid_variables)
+                self._save(begin_again=False)
             if self._recovery is not None and self._recovery.is_due and self._may_save_by_time:
                 self._recovery.copy(self.progress)
             self._stop_if_requested()
         if self.progress.scores is None:
             self._evaluate(counted=False)
+        self._step_driver.synchronize()  # a callback may have stopped the run after a checkpoint by time
         self._save()
         self._saver.finish()
         if self.progress.done < total:

@@ -156,13 +156,8 @@ class Dispatcher(LbfgsStepDriver):
 
     def synchronize(self) -> None:
         """Wait for late replicas."""
-        while not self.is_synchronized:
+        while self._busy or self._keeping:
             self._take(self._clients.finished())
-
-    @property
-    def is_synchronized(self) -> bool:
-        """Whether no replica is late."""
-        return not (self._busy or self._keeping)
 
     def metrics(self) -> Mapping[str, float]:
         """Return the metrics of the iterations since the last call, and the number of repeated portions."""

@@ -79,6 +79,11 @@ class LbfgsStepDriver(StepDriver):
         return self._evaluations[0].metrics
 
     @property
+    def is_synchronized(self) -> bool:
+        """True, because no client changes saved variables between two updates."""
+        return True
+
+    @property
     def passes(self) -> int:
         """The number of evaluations in the newest iteration."""
         return len(self._evaluations)
@@ -134,8 +139,3 @@ class WholeBatch(LbfgsStepDriver):
 
     def synchronize(self) -> None:
         """Return immediately, because every client has ended."""
-
-    @property
-    def is_synchronized(self) -> bool:
-        """True, because every client has ended."""
-        return True
