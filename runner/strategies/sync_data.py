@@ -139,7 +139,9 @@ class SyncData(Strategy):
         if self.servers is None:
             return with_collective(workload, self.workers, self._collective(), self.bucket_bytes, self._compute)
         if not self.backup_workers:
-            return with_servers(workload, self.workers, self.servers, self._compute)
+            # With pooled statistics, the gradient of a table has the size of the table.
+            lookups = self.statistics != "pooled"
+            return with_servers(workload, self.workers, self.servers, self._compute, lookups=lookups)
         cut = shares(self.examples_per_update(workload.batch_size), self.processes.workers)
         return with_backup_workers(workload, self.workers, cut, self.servers, self.replay)
 

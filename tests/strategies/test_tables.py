@@ -192,6 +192,19 @@ def test_strategies_train_tables_like_single(name: str, optimizer: Optimizer) ->
     expect_like_single(STRATEGIES[name], workload_of(optimizer), Words(BATCH))
 
 
+def normalised(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build a network that normalises the sums of the vectors of words."""
+    rows = nn.embedding(net, batch["x"], ENTRIES, FEATURES, name="words")
+    h = nn.batch_norm(net, ops.reduce_sum(net.graph, rows, axes=(1,)), name="norm")
+    return Regression().score(net, nn.dense(net, h, 2, name="fc"), batch)
+
+
+@pytest.mark.parametrize("combine", [{"combine": "sharded_reduce"}, {"combine": "parameter_server", "servers": 2}])
+def test_pooled_statistics_train_tables_like_single(combine: dict[str, Any]) -> None:
+    pooled = SyncData(workers=2, statistics="pooled", **combine)
+    expect_like_single(pooled, workload_of(Adagrad(), normalised), Words(BATCH))
+
+
 def test_sandblaster_trains_tables_like_single() -> None:
     expect_like_single(Sandblaster(workers=2, portions_per_worker=2), workload_of(Lbfgs(history=3)), Words(BATCH))
 

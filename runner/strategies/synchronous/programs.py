@@ -50,12 +50,12 @@ def _held(replica: Replica, computed: Gradients) -> Gradients:
     return computed.with_parts(held)
 
 
-def with_servers(workload: Workload, workers: int, servers: int, compute: Compute) -> Program:
+def with_servers(workload: Workload, workers: int, servers: int, compute: Compute, *, lookups: bool) -> Program:
     """Return the program of K workers that read all variables from S servers and send them their gradients.
 
     Each variable and its optimizer slots are on one server, except that columns of large lookup tables are divided over
-    the servers (:class:`~runner.strategies.servers.ServedVariables`). For such a table, a worker sends indices and
-    receives the selected rows. In each step a worker reads every other variable that it needs,
+    the servers if ``lookups`` is true (:class:`~runner.strategies.servers.ServedVariables`). For such a table, a worker
+    sends indices and receives the selected rows. In each step a worker reads every other variable that it needs,
     computes the gradients of its share of the batch and sends each gradient to the server of the variable. This server
     adds the gradients in worker order, ((g0 + g1) + g2) + ..., and applies the optimizer. Servers also keep the moving
     averages of batch normalisation. The statistics of each worker are sent and summed like gradients; if all workers
@@ -68,7 +68,7 @@ def with_servers(workload: Workload, workers: int, servers: int, compute: Comput
     Every worker but the first also sends its loss and its metrics, b each, to the first worker. For clipping by global
     norm, each other server sends b for each of its trained variables to the first server and receives b from it.
     """
-    served = ServedVariables(workload, servers, lookups=True)
+    served = ServedVariables(workload, servers, lookups=lookups)
     kept = [Server(served.graph, workload, j) for j in range(servers)]
     replicas = [served.replica(k, ReadVariables) for k in range(workers)]
     computed = compute(replicas, shares(workload.batch_size, workers))
