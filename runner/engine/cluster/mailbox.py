@@ -22,7 +22,12 @@ _GAP_S = 10.0  # seconds without a read of the inbox after which the time limits
 _POLL_RESOLUTION_S = 1e-3  # resolution of an endpoint's waits in seconds; the end of a wait uses ``pause``
 
 _QUEUED_KINDS = (
-    *(messages.Run, messages.Launch, messages.StartTrace, messages.StopTrace, messages.AskTime, messages.Moved),
+    messages.Run,
+    messages.Launch,
+    messages.StartTrace,
+    messages.StopTrace,
+    messages.AskTime,
+    messages.Moved,
 )
 """Messages that the master may send while a step runs; they are handled after the step."""
 
