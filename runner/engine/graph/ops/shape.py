@@ -83,7 +83,7 @@ def _infer_concat(first: TensorSpec, *others: TensorSpec, axis: int) -> Specs:
     specs = [first, *others]
     expect_same_dtype(specs)
     expect_axes([axis], first.rank)
-    rests = {_with_extent(spec.shape, axis, 0) for spec in specs}
+    rests = {(spec.rank, _with_extent(spec.shape, axis, 0)) for spec in specs}
     expect(len(rests) == 1, f"shapes that differ only on axis {axis}", [spec.shape for spec in specs])
     joined = sum(spec.shape[axis] for spec in specs)
     return [TensorSpec(_with_extent(first.shape, axis, joined), first.dtype)]

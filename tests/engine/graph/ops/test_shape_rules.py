@@ -42,6 +42,7 @@ broadcast_to(f4[2, 3], shape=(2, 4)) -> an input that broadcasts to (2, 4), got 
 reshape(f4[2, 3], shape=(4,)) -> a shape for the 6 elements of float32[2,3], got (4,)
 transpose(f4[2, 3], perm=(0, 0)) -> a permutation of the 2 axes, got (0, 0)
 concat(f4[2, 3], f4[3, 3], axis=1) -> shapes that differ only on axis 1, got [(2, 3), (3, 3)]
+concat(f4[2, 3], f4[2], axis=1) -> shapes that differ only on axis 1, got [(2, 3), (2,)]
 split(f4[5], axis=0, sizes=(2, 2)) -> sizes that add up to 5, got (2, 2)
 slice(f4[4, 5], begin=(1, 3), size=(3, 3), steps=(1, 1))
     -> a block inside float32[4,5], got begin (1, 3), size (3, 3), steps (1, 1)
