@@ -48,16 +48,16 @@ def fold_constants(graph: Graph, roots: Roots, registry: Registry) -> Rewrite:
         if not sources or any(source.op not in ("fill", "constant") for source in sources):
             result.insert(node)
         elif node.op == "split" and sources[0].op == "fill" and not node.control_inputs and node.name not in pinned:
-            moved.update(zip(original.tensors, _parts(result, node, sources[0]), strict=True))
+            moved.update(zip(original.tensors, _parts(graph, result, node, sources[0]), strict=True))
         else:
             result.insert(_folded(node, sources, registry))
     return result, moved
 
 
-def _parts(result: Graph, split: Node, source: Node) -> Iterator[Tensor]:
+def _parts(graph: Graph, result: Graph, split: Node, source: Node) -> Iterator[Tensor]:
     """Insert a ``fill`` for each part of a split ``fill``, and yield its output."""
     for port, spec in enumerate(split.outputs):
-        part = split.changed(name=fresh_name(result.nodes, f"{split.name}/{port}"), outputs=(spec,))
+        part = split.changed(name=fresh_name(graph.nodes, f"{split.name}/{port}"), outputs=(spec,))
         yield result.insert(_replaced(part, "fill", source.attributes["value"]))[0]
 
 

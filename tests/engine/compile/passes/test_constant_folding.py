@@ -132,8 +132,9 @@ def test_op_on_inputs_of_equal_elements_gives_equal_elements(op: str, registry: 
 def test_fills_are_concatenated_and_split_without_a_kernel(registry: Registry) -> None:
     whole = f"a = {fill(0.5, 5, 1)}; c = {fill(0.5, 1, 1)}"
     case = Case(
-        f"{whole}; p, q = split(a, axis=0, sizes=(2, 3)); y = concat(p, q, c, axis=0)",
-        f"{whole}; p__0 = {fill(0.5, 2, 1)}; p__1 = {fill(0.5, 3, 1)}; y = {fill(0.5, 6, 1)}",
+        f"{whole}; p, q = split(a, axis=0, sizes=(2, 3)); y = concat(p, q, c, axis=0); p__0 = neg(y)",
+        f"{whole}; p__0_1 = {fill(0.5, 2, 1)}; p__1 = {fill(0.5, 3, 1)}"
+        f"; y = {fill(0.5, 6, 1)}; p__0 = {fill(-0.5, 6, 1)}",
         fetch="p q y",
     )
     check(case, partial(fold_constants, registry=registry))
