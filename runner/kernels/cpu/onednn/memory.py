@@ -23,6 +23,9 @@ BITS = "bits:"
 UNKNOWN = 0
 """``nbytes`` of a layout that is requested by tag only; oneDNN computes the size."""
 
+AXES = "abcdefghijkl"
+"""The letters of axes in names of formats. oneDNN has no tensors with more than 12 axes."""
+
 Dims = Sequence[int]
 
 
@@ -44,7 +47,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 def block_along(name: str, axis: int) -> int:
     """Return the block size of an axis in the named format, such as 16 for axis 1 of "aBcd16b"; 1 without blocks."""
-    sizes = re.findall(rf"(\d+){'abcdef'[axis]}", name)
+    sizes = re.findall(rf"(\d+){AXES[axis]}", name)
     return math.prod(map(int, sizes))
 
 
@@ -134,8 +137,8 @@ def _format_name(library: Library, strides: Dims, blocks: Sequence[tuple[int, in
     An axis of extent 1 may have the same stride as another axis. Both orders are then right, but one may have no name.
     """
     blocked = {axis for _, axis in blocks}
-    letters = [letter.upper() if axis in blocked else letter for axis, letter in enumerate("abcdef"[: len(strides)])]
-    inner = "".join(f"{block}{'abcdef'[axis]}" for block, axis in blocks)
+    letters = [letter.upper() if axis in blocked else letter for axis, letter in enumerate(AXES[: len(strides)])]
+    inner = "".join(f"{block}{AXES[axis]}" for block, axis in blocks)
     for order in permutations(sorted(range(len(strides)), key=lambda axis: -strides[axis])):
         falling = all(strides[a] >= strides[b] for a, b in pairwise(order))
         name = "".join(letters[axis] for axis in order) + inner

@@ -12,7 +12,7 @@ import numpy as np
 from runner.kernels.contract import Arrangement, Attributes, Bound, Buffers, Kernel, Layout, PythonCall, Spec
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
-from runner.kernels.cpu.onednn.memory import BITS, formatted, in_c_order, layout_of, nbytes
+from runner.kernels.cpu.onednn.memory import AXES, BITS, formatted, in_c_order, layout_of, nbytes
 from runner.kernels.cpu.onednn.recipe import (
     FLOATS,
     PRIORITY,
@@ -106,7 +106,7 @@ def _mask(library: Library, normalisation: Description, spec: Spec, name: str) -
     if given == count:
         return Port(dnnl.WORKSPACE, kept, layout=layout_of(library, as_bytes, spec))
     if given == -(-count // 8):
-        return Port(dnnl.WORKSPACE, kept, layout=Layout(BITS + (name or "abcdef"[: len(spec.shape)]), given))
+        return Port(dnnl.WORKSPACE, kept, layout=Layout(BITS + (name or AXES[: len(spec.shape)]), given))
     raise Unimplemented(f"oneDNN keeps {given} bytes for {count} elements, neither a byte nor a bit for each")
 
 

@@ -29,7 +29,7 @@ from runner.kernels.contract import (
 from runner.kernels.cpu.dispatch import join_in_python
 from runner.kernels.cpu.onednn import constants as dnnl
 from runner.kernels.cpu.onednn.library import Library, Unimplemented
-from runner.kernels.cpu.onednn.memory import BITS, BYTES, layout_of, nbytes, split_tag
+from runner.kernels.cpu.onednn.memory import AXES, BITS, BYTES, layout_of, nbytes, split_tag
 from runner.kernels.memory import require_scratch
 from runner.kernels.registry import Registry
 
@@ -237,9 +237,9 @@ def answering(library: Library, arrange: Callable[[Node, Layouts], Arrangement |
 def _arrange_or_none(
     library: Library, arrange: Callable[[Node, Layouts], Arrangement | None], node: Node, offered: Layouts
 ) -> Arrangement | None:
-    # oneDNN has no primitives for empty tensors or tensors without axes.
+    # oneDNN has no primitives for empty tensors, or for tensors without axes or with more than 12 axes.
     for spec in (*node.inputs, *node.outputs):
-        if not spec.shape or 0 in spec.shape or spec.dtype not in library.dtypes:
+        if not 0 < len(spec.shape) <= len(AXES) or 0 in spec.shape or spec.dtype not in library.dtypes:
             return None
     try:
         return arrange(node, offered)

@@ -59,7 +59,7 @@ PARTS = [
             ((32,), [BLOCKS], BLOCKS),
         )
     ),
-    *(("concat", {"axis": rank - 1}, [(3,) * rank] * 2, ["", ""], ["", ""], [""]) for rank in (1, 2, 3, 5)),
+    *(("concat", {"axis": rank - 1}, [(3,) * rank] * 2, ["", ""], ["", ""], [""]) for rank in (1, 2, 3, 5, 7)),
     *(
         row
         for tag in ("", BLOCKS, "acdb")
@@ -107,6 +107,7 @@ PARTS = [
         )
     ),
     ("split", {"axis": 0, "sizes": (5,)}, [(5,)], [""], [""], [""]),
+    ("split", {"axis": 6, "sizes": (1, 2)}, [(2, 1, 2, 1, 2, 1, 3)], [""], [""], ["", ""]),
 ]
 IMAGES = [
     *(
@@ -319,6 +320,7 @@ REFUSED = [
     pytest.param("matmul", MATRICES, [(0, 3), (3, 2)], [(0, 2)], None, id="product without rows"),
     pytest.param("matmul", MATRICES, [(2, 0), (0, 3)], [(2, 3)], None, id="product without terms"),
     pytest.param("softmax", {}, [(0, 3)], [(0, 3)], None, id="softmax without rows"),
+    pytest.param("softmax", {}, [(1,) * 13], [(1,) * 13], None, id="too many axes"),
     pytest.param(
         "softmax_cross_entropy", {}, [(0, 3), Shaped((0,), "int64")], [(0,), (0, 3)], None, id="loss without rows"
     ),
