@@ -45,7 +45,7 @@ def fold_constants(graph: Graph, roots: Roots, registry: Registry) -> Rewrite:
     for original in graph:
         node = rewired(original, moved)
         sources = [result.nodes[tensor.node] for tensor in node.inputs]
-        if not sources or any(source.op not in ("fill", "constant") for source in sources):
+        if not sources or any(each.op not in ("fill", "constant") or each.control_inputs for each in sources):
             result.insert(node)
         elif node.op == "split" and sources[0].op == "fill" and not node.control_inputs and node.name not in pinned:
             moved.update(zip(original.tensors, _parts(graph, result, node, sources[0]), strict=True))

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, origin_of, rewired
+from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, Uses, filled_with, origin_of, rewired
 from runner.engine.graph import Graph, Node, Tensor
 from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step
 
@@ -74,15 +74,9 @@ def _steps(graph: Graph, node: Node) -> int:
     else:
         return 0
     (output,) = node.outputs
-    varying = [graph.spec(tensor).shape for tensor in node.inputs if _literal(graph, tensor) is None]
+    varying = [graph.spec(tensor).shape for tensor in node.inputs if filled_with(graph, tensor) is None]
     whole = output.shape in varying and all(shape in (output.shape, ()) for shape in varying)
     return steps if whole and output.is_float else 0
-
-
-def _literal(graph: Graph, tensor: Tensor) -> float | None:
-    """Return the value of all elements if a ``fill`` node computes the tensor; None otherwise."""
-    node = graph.nodes[tensor.node]
-    return node.attributes["value"] if node.op == "fill" else None
 
 
 def _home(uses: Uses, node: Node, group_of: Mapping[str, int]) -> int | None:
@@ -108,12 +102,12 @@ def _fused(graph: Graph, group: _Group, outputs: Sequence[Node]) -> Node:
     members = group.members[::-1]
     inside = {member[0] for member in members}
     operands = dict.fromkeys(tensor for member in members for tensor in member.inputs if tensor not in inside)
-    inputs = [tensor for tensor in operands if _literal(graph, tensor) is None]
+    inputs = [tensor for tensor in operands if filled_with(graph, tensor) is None]
     number: dict[Tensor, int] = {tensor: i for i, tensor in enumerate(inputs)}
     steps: list[Step] = []
 
     def operand(tensor: Tensor) -> Operand:
-        literal = None if tensor in inside else _literal(graph, tensor)
+        literal = filled_with(graph, tensor)
         return number[tensor] if literal is None else literal
 
     for member in members:

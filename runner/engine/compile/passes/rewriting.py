@@ -72,6 +72,12 @@ def viewed(graph: Graph, tensor: Tensor) -> Tensor:
     return tensor
 
 
+def filled_with(graph: Graph, tensor: Tensor) -> float | None:
+    """Return the value of all elements if a ``fill`` node that waits for no node computes the tensor; else None."""
+    node = graph.nodes[tensor.node]
+    return node.attributes["value"] if node.op == "fill" and not node.control_inputs else None
+
+
 def needed_part(graph: Graph, roots: Iterable[str], effects: Collection[str] = ()) -> Graph:
     """Return the part of a graph that the nodes ``roots`` and all nodes of the ops ``effects`` need.
 

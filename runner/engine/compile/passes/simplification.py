@@ -4,10 +4,17 @@
 and x - 0, which keep every bit of x, but not x + 0, because -0 + 0 is +0.
 """
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
-from runner.engine.compile.passes.rewriting import Moved, Rewrite, Roots, colocated_within, needed_part, rewired
+from runner.engine.compile.passes.rewriting import (
+    Moved,
+    Rewrite,
+    Roots,
+    colocated_within,
+    filled_with,
+    needed_part,
+    rewired,
+)
 from runner.engine.graph import Graph, Node, ShapeError, Tensor
 from runner.engine.graph import op as op_table
 
@@ -52,19 +59,13 @@ def _unchanged_by(neutral: float, *, commutes: bool = False) -> Source:
     def source(graph: Graph, node: Node) -> Tensor | None:
         a, b = node.inputs
         for operand, other in ((a, b), (b, a)) if commutes else ((a, b),):
-            if _is_fill_of(graph, other, neutral) and graph.spec(operand) == node.outputs[0]:
+            value = filled_with(graph, other)
+            # Floats are compared by their bits, because 0.0 == -0.0.
+            if value is not None and value.hex() == neutral.hex() and graph.spec(operand) == node.outputs[0]:
                 return operand
         return None
 
     return source
-
-
-def _is_fill_of(graph: Graph, tensor: Tensor, number: float) -> bool:
-    node = graph.nodes[tensor.node]
-    if node.op != "fill":
-        return False
-    value = node.attributes["value"]
-    return bool(value == number and math.copysign(1.0, value) == math.copysign(1.0, number))
 
 
 _SOURCES: Mapping[str, Source] = {

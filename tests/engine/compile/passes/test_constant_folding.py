@@ -85,6 +85,7 @@ KEPT = {
     "a node without inputs": "y = random_normal(shape=(2,), dtype='float32', seed=0, key='w', mean=0.0, stddev=1.0)",
     "a variable": f"v = weights(2); a = {fill(0.0, 2)}; y = assign(v, a)",
     "a copy": f"a = {fill(0.0, 2)}; y = convert(a)",
+    "a constant that waits": f"x = input(); a = {fill(1.0)[:-1]}, after='x'); y = neg(a)",
     "a split that another node waits for": (
         f"a = {fill(0.5, 2)}; p, q = split(a, axis=0, sizes=(1, 1)); y = {fill(1.0)[:-1]}, after='p')"
     ),

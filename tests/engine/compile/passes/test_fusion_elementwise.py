@@ -54,6 +54,10 @@ GROUPS = {
         i = fill(value=-1e999, shape=(2, 3), dtype='float32')
         {node("y", "a", "mul 0 #0.1; add #-0.0 1; maximum 2 #-inf", 3)}""",
     ),
+    "a fill that waits for a node is an input": Case(
+        "h = fill(value=0.1, shape=(), dtype='float32', after='b'); x = mul(a, h); y = abs(x)",
+        f"h = fill(value=0.1, shape=(), dtype='float32', after='b'); {node('y', 'a, h', 'mul 0 1; abs 2', 3)}",
+    ),
     "a chain of scalars is a separate group": Case(
         "s = square(rate); r = neg(s); m = mul(a, r); y = abs(m)",
         f"{node('r', 'rate', 'square 0; neg 1', 2)}; {node('y', 'a, r', 'mul 0 1; abs 2', 3)}",

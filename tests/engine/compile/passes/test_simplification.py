@@ -43,6 +43,7 @@ DIFFERENT = (
     f"{FILL.format(0.0, (2, 3))}; y = add_n(x, n)",
     "y = convert(x)",
     "o = neg(x); y = identity(x, after='o')",
+    f"o = neg(x); {ONE[:-1]}, after='o'); y = mul(x, n)",
     "y = identity(x, on='there')",
     "y = reshape(x, shape=(6,), on='there'); z = reshape(y, shape=(2, 3))",
 )
