@@ -18,8 +18,9 @@ _TABLES = "## Layers\n"
 def page() -> str:
     """Return the text of the page: the part that is written by hand, and the tables of layers and ops."""
     written = PAGE.read_text(encoding="utf-8").partition(_TABLES)[0]
-    added = ", ".join(f"`{name}`" for name in sorted(OPS) if not hasattr(ops, name))
-    layers, operations = _table(_functions(nn, "net")), _table(_functions(ops, "graph"))
+    functions = _functions(ops, "graph")
+    added = ", ".join(f"`{name}`" for name in sorted(OPS.keys() - functions.keys()))
+    layers, operations = _table(_functions(nn, "net")), _table(functions)
     last = f"\nCompiler passes add these ops, which have no functions: {added}.\n"
     return "\n".join([written + _TABLES, *layers, "\n## Ops\n", *operations, last])
 
