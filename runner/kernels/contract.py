@@ -228,11 +228,15 @@ class Choice:
 
 
 def as_array(value: Any, spec: Spec) -> Array:
-    """Return a fed or received value as an array; raises ValueError if its shape or dtype differs from ``spec``."""
-    array = np.asarray(value)
-    # Names are compared last, because computing a name takes a microsecond. They do not contain the byte order.
-    is_wrong = array.dtype != numpy_dtype(spec.dtype) and array.dtype.name != spec.dtype
-    if array.shape != tuple(spec.shape) or is_wrong:
+    """Return a fed or received value as an array in the byte order of this machine, if possible without a copy.
+
+    Raises ValueError if the shape or the dtype differs from ``spec``.
+    """
+    array, dtype = np.asarray(value), numpy_dtype(spec.dtype)
+    # Names, which do not contain the byte order, are compared last, because computing a name takes a microsecond.
+    if array.dtype != dtype and array.dtype.name == spec.dtype:
+        array = array.astype(dtype)
+    if array.shape != tuple(spec.shape) or array.dtype != dtype:
         raise ValueError(f"got {array.dtype.name}{list(array.shape)}, expected {spec.dtype}{list(spec.shape)}")
     return array
 

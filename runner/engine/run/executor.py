@@ -25,7 +25,7 @@ Values = Mapping[Tensor, Array]
 
 
 def fed_array(tensor: Tensor, value: Any, spec: TensorSpec) -> Array:
-    """Return a fed value as an array without copying; raises RunnerError unless shape and dtype match ``spec``."""
+    """Return a fed value by :func:`as_array`; raises RunnerError unless shape and dtype match ``spec``."""
     try:
         return as_array(value, spec)
     except ValueError as error:

@@ -7,7 +7,8 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from runner.engine.graph import Graph, Tensor, ops
+from runner.engine.graph import Graph, Tensor, TensorSpec, ops
+from runner.engine.run.executor import fed_array
 from runner.errors import ClusterError, NumericError, ResourceError, RunnerError
 from runner.kernels.registry import Registry
 from tests.engine.running import CPU_0, CPU_1, Array, Bench, Function, Replaced
@@ -41,6 +42,13 @@ ONES = np.ones(2)
 def test_feed_of_wrong_shape_or_dtype_is_named(graph: Graph, registry: Registry, value: Array, came: str) -> None:
     with pytest.raises(RunnerError, match=rf"feed x:0: got {came}, expected float64\[2\]"):
         Bench(graph, registry).run({X: value})
+
+
+def test_fed_value_is_brought_into_the_byte_order_of_this_machine() -> None:
+    # GPUs and other processes receive the bytes of a value without its byte order.
+    found = fed_array(X, np.array([1.0, 2.0], ">f8"), TensorSpec((2,), "float64"))
+    assert found.dtype.isnative
+    assert found.tolist() == [1.0, 2.0]
 
 
 def failing(error: Exception) -> Function:
