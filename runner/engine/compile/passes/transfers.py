@@ -28,6 +28,11 @@ def _flat(tensor: Tensor) -> str:
     return f"{tensor.node}_{tensor.port}"
 
 
+def _is_constant(node: Node) -> bool:
+    """Return whether devices that read a node can compute it themselves, because it reads nothing and need not wait."""
+    return node.op in ("fill", "constant") and not node.control_inputs
+
+
 def insert_transfers(graph: Graph) -> Graph:
     """Return the placed graph with every edge between devices replaced by a Send and a Recv.
 
@@ -60,8 +65,7 @@ class _Cut:
             return tensor
         arrival = (tensor, reader.device)
         if arrival not in self._arrivals:
-            is_constant = producer.op in ("fill", "constant") and not producer.control_inputs
-            give = self._repeated if is_constant else self._transfer
+            give = self._repeated if _is_constant(producer) else self._transfer
             self._arrivals[arrival] = give(tensor, producer, reader.device)
         return self._arrivals[arrival]
 
@@ -103,8 +107,8 @@ def compress_transfers(graph: Graph, roots: Roots) -> Rewrite:
     exception: the value of a variable, and an assigned value, are read in full precision on their own device and
     truncated on other devices. Without this exception, small updates of a variable would be lost permanently.
 
-    Tensors of other dtypes, empty tensors and scalars are not compressed. Scalars are mostly metrics such as the loss,
-    and two saved bytes are not worth two nodes.
+    Constants, which are not sent, tensors of other dtypes, empty tensors and scalars are not compressed. Scalars are
+    mostly metrics such as the loss, and two saved bytes are not worth two nodes.
 
     This pass runs before :func:`insert_transfers`. A fetch of a truncated tensor reads the tensor that is cast back
     on the same device. New nodes have the layer of the tensor's node. A second run of this pass changes nothing.
@@ -148,5 +152,5 @@ class _Compression:
 def _travelling(graph: Graph) -> frozenset[Tensor]:
     """Return the tensors that another device reads and that can be compressed."""
     between = {t for node in graph for t in node.inputs if graph.nodes[t.node].device != node.device}
-    specs = {tensor: graph.spec(tensor) for tensor in between}
+    specs = {tensor: graph.spec(tensor) for tensor in between if not _is_constant(graph.nodes[tensor.node])}
     return frozenset(t for t, spec in specs.items() if spec.dtype == "float32" and spec.rank > 0 and spec.size > 0)

@@ -153,6 +153,9 @@ COMPRESSED = {
         "x = input(1, on='here'); a = neg(x, on='there')",
         f"x = input(1, on='here'); {TRUNCATED}; {X_THERE}; a = neg({AWAY}, on='there')",
     ),
+    "a constant, which is not sent": Case(
+        "c = fill(value=0.1, shape=(3,), dtype='float32', on='here'); a = neg(c, on='there')", fetch="c a"
+    ),
     "edges on one device and control edges": Case(
         "x = input(3, on='here'); first = neg(x, on='here'); e = input(3, on='there', after='first')", fetch="x first e"
     ),
