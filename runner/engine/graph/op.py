@@ -173,7 +173,7 @@ def _canonical(op: str, name: str, kind: str, value: object) -> object:
     if kind == "float" and type(value) is float:
         return value
     if kind == "dtype" and value in DTYPES:
-        return value
+        return str(value)  # a dtype of NumPy equals its name, but has another hash
     if type(value) is _PLAIN.get(kind):
         return value
     raise ShapeError(f"op {op!r}: attribute {name}={value!r}: expected a value of kind {kind!r}")

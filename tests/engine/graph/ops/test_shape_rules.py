@@ -196,6 +196,12 @@ def test_constant_of_an_unsupported_dtype_is_refused() -> None:
         ops.constant(Graph(), np.zeros(2, np.float16))
 
 
+def test_dtype_of_numpy_is_stored_by_name() -> None:
+    graph = Graph()
+    x = ops.placeholder(graph, (2,), np.dtype("float64"))  # type: ignore[arg-type]
+    assert type(graph.spec(x).dtype) is str
+
+
 def test_assign_is_colocated_with_its_variable() -> None:
     graph = Graph()
     w = ops.variable(graph, (2, 3, 4), "float32", name="w")
