@@ -76,7 +76,10 @@ def _folded(node: Node, sources: Sequence[Node], registry: Registry) -> Node:
                 return _replaced(node, "fill", float(result))
     if not _makes_a_table(node, sources):
         return node
-    table = _compute(node, [_array(source) for source in sources], node.outputs[0], registry)
+    try:
+        table = _compute(node, [_array(source) for source in sources], node.outputs[0], registry)
+    except IndexError:
+        return node  # The step raises this error, which then names the node.
     is_uniform = table.size > 0 and table.tobytes() == table.flat[0].tobytes() * table.size
     if is_uniform and _fits_a_fill(table.flat[0]):
         return _replaced(node, "fill", float(table.flat[0]))
