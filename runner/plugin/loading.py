@@ -1,5 +1,6 @@
 """Load a plugin from a file or module, compute its checksum, and locate errors in its code."""
 
+import errno
 import hashlib
 import importlib
 import importlib.util
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from runner.errors import ConfigError, DataError, RunnerError, as_runner_error
+from runner.errors import ConfigError, DataError, ResourceError, RunnerError, as_runner_error
 from runner.plugin.contract import Plugin
 from runner.system.files import open_regular
 
@@ -21,8 +22,8 @@ from runner.system.files import open_regular
 def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
     """Replace an error from the code of one of ``plugins`` by a ConfigError with file and line; other errors pass.
 
-    plugins: as returned by :func:`~runner.plugin.installing.provenance`. A RunnerError always passes, and a
-    MemoryError from any code becomes a ResourceError.
+    plugins: as returned by :func:`~runner.plugin.installing.provenance`. A RunnerError always passes. A MemoryError
+    from any code and the OSError of a full disk become a ResourceError.
     """
     try:
         yield
@@ -31,6 +32,8 @@ def plugin_errors(plugins: Mapping[str, str]) -> Iterator[None]:
     except MemoryError as error:
         raise as_runner_error(error) from error
     except Exception as error:  # the code of a plugin can raise any error
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResourceError(f"no space left on a disk: {error}; free space, then resume the run") from error
         # An error in a class of a Python session passes with its traceback, which the session shows.
         for reference in (each for each in plugins if not each.startswith(SESSION)):
             path = Path(reference if reference.endswith(".py") else str(sys.modules[reference].__file__))

@@ -1,5 +1,6 @@
 """Planned memory of processes and of GPUs, and the refusal of runs that do not fit."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -144,16 +145,26 @@ def test_a_run_that_does_not_fit_creates_no_directory(tmp_path: Path, monkeypatc
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_without_memory_ends_with_a_resource_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError("Unable to allocate 64.0 MiB"), r"^out of memory: Unable to allocate 64\.0 MiB; use a smaller"),
+        (OSError(errno.ENOSPC, "No space"), r"^no space left on a disk: \[Errno 28\] No space; free space, then"),
+    ],
+    ids=["memory", "disk"],
+)
+def test_a_run_without_memory_or_space_ends_with_a_resource_error(
+    error: Exception, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def open_session(*_: object) -> None:
-        raise MemoryError("Unable to allocate 64.0 MiB")
+        raise error
 
     monkeypatch.setattr("runner.training.run.open_session", open_session)
-    with pytest.raises(ResourceError, match=r"^out of memory: Unable to allocate 64\.0 MiB; use a smaller batch"):
+    with pytest.raises(ResourceError, match=message):
         run(small_config(), tmp_path / "run", overrides=())
-    error = Summary.read(tmp_path / "run" / "summary.json").error
-    assert error is not None
-    assert (error.class_name, error.exit_code) == ("ResourceError", 4)
+    failure = Summary.read(tmp_path / "run" / "summary.json").error
+    assert failure is not None
+    assert (failure.class_name, failure.exit_code) == ("ResourceError", 4)
 
 
 def test_variables_that_no_machine_holds_are_refused_before_kernels_see_them(folder: Path, capsys: Capture) -> None:
