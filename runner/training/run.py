@@ -156,8 +156,11 @@ class _Run:
 
     def execute(self) -> Summary:
         """Train, write the summary and end the record, even after an error; return the summary."""
-        # plugin_errors replaces an error of a plugin first, so that summary, log and terminal show the same message.
-        with at_the_end("ending the record", self._end), plugin_errors(provenance()):
+        with (
+            at_the_end("ending the record", self._end_record),
+            at_the_end("writing summary.json", self._write_summary),
+            plugin_errors(provenance()),  # first, so that summary, log and terminal show the same message
+        ):
             start = self.new_start or continued_start(self.experiment, self.directory)
             self._log_start(start)
             self._log_warm_up()
@@ -179,16 +182,19 @@ class _Run:
                 raise
         return self.summary
 
-    def _end(self, error: BaseException | None) -> None:
-        """Write the summary, and end the record with the results and, if requested, the network."""
+    def _write_summary(self, error: BaseException | None) -> None:
         if error is not None:
             self.summary = recording.with_error(self.summary, error)
             log.error("%s: %s", self.summary.status, error, extra=NOT_ON_TERMINAL)
         self.summary.write(self.directory.summary_json)
+
+    def _end_record(self, error: BaseException | None) -> None:
+        """End the record with the results and, if requested, the network."""
         record, best_step = self.record, self.summary.best_step
         if record is None:
             return
-        with StopRequest(), at_the_end("closing the record", lambda error: record.close(self.summary.status)):
+        status = self.summary.status if error is None else recording.status_of(error)
+        with StopRequest(), at_the_end("closing the record", lambda _: record.close(status)):
             if best_step is not None:
                 record.best(best_step)
             record.result(self.summary, recording.names_of(self.experiment.config))

@@ -198,13 +198,19 @@ def test_an_error_after_a_failure_is_a_warning_and_the_record_is_closed(
     assert statuses == ["failed"]
 
 
-def test_a_late_error_fails_the_run_and_closes_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.training.recording.step_time", refuse)
+@pytest.mark.parametrize(
+    ("what", "stored"), [("training.recording.step_time", "failed"), ("records.summary.Summary.write", "")]
+)
+def test_a_late_error_fails_the_run_and_closes_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, stored: str
+) -> None:
+    monkeypatch.setattr(f"runner.{what}", refuse)
     statuses = closings(monkeypatch)
     with pytest.raises(OSError, match="no space"):
         train(tmp_path)
     assert statuses == ["failed"]
-    assert Summary.read(tmp_path / "summary.json").status == "failed"
+    path = tmp_path / "summary.json"
+    assert (Summary.read(path).status if path.exists() else "") == stored
 
 
 def test_a_model_that_does_not_fit_its_images_is_refused_before_anything_is_written(tmp_path: Path) -> None:
