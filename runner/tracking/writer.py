@@ -148,7 +148,8 @@ class BackgroundWriter:
         self._spool_unwritten()
         if self._failures == 0:
             _log.warning("%s; tracking records go to %s until the store answers", error, self._spool.path)
-        pause = min(self._pace.first_retry_s * 2**self._failures, self._pace.last_retry_s)
+        doubled = 2.0 ** min(self._failures, 100)  # a float holds no power of 2 above 2 ** 1023
+        pause = min(self._pace.first_retry_s * doubled, self._pace.last_retry_s)
         self._failures, self._error = self._failures + 1, error
         self._retry_at_s = time.monotonic() + pause
 

@@ -16,7 +16,8 @@ from runner.tracking import metrics_log
 from runner.tracking.metrics_log import MetricsLog, read_metrics
 from runner.tracking.records import Artifact, End, Metrics, Params, Record, Tags, from_line, to_line
 from runner.tracking.spool import Spool
-from runner.tracking.writer import BackgroundWriter, Store
+from runner.tracking.writer import BackgroundWriter, Pace, Store
+from tests.integration.command import wait_until
 from tests.tracking.recorded import FAST, FakeStore, GatedStore
 
 _texts = st.dictionaries(st.text(), st.text())
@@ -240,6 +241,16 @@ def test_a_store_that_recovers_gets_every_record_once_and_in_order(failures: int
     assert store.written == _tags(range(1200))
     assert store.opens == max(1, failures)
     assert not spool.exists()
+
+
+def test_a_store_may_fail_any_number_of_times(tmp_path: Path) -> None:
+    store = FakeStore(open_failures=1100)
+    writer = BackgroundWriter(store, Spool(tmp_path / "spool"), queue_size=1, pace=Pace(0.0, 1e-9, 1e-9))
+    writer.put(_tags([1])[0])
+    writer.start()
+    wait_until(lambda: bool(store.written))
+    writer.finish(TIMEOUT_S)
+    assert store.written == _tags([1])
 
 
 def test_an_unavailable_store_leaves_all_records_in_the_spool(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
