@@ -45,8 +45,8 @@ class TensorboardTracking(Tracking):
 class TensorboardStore:
     """The event files of a run: metrics as scalars, parameters as hyper-parameters, and texts.
 
-    The texts are the configuration and the description. Each start of a run writes a new file. If the run is resumed,
-    the new file states the first step of this start, and TensorBoard drops the points of earlier files from this step.
+    The texts are the configuration and the description. Each start of a run writes a new file, which states the
+    first step of this start. TensorBoard drops the points of earlier files from this step on.
     """
 
     def __init__(self, run: RunInfo) -> None:
@@ -60,12 +60,9 @@ class TensorboardStore:
         """Create the event file. Raises StoreUnavailableError if the file cannot be written."""
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
-        time_s = now_ms() / 1000
-        events = [Event(wall_time=time_s, file_version="brain.Event:2")]
-        if self._first_step:
-            started = SessionLog(status=SessionLog.START)
-            events.append(Event(wall_time=time_s, step=self._first_step, session_log=started))
-        self._append(events)
+        time_s, started = now_ms() / 1000, SessionLog(status=SessionLog.START)
+        version = Event(wall_time=time_s, file_version="brain.Event:2")
+        self._append([version, Event(wall_time=time_s, step=self._first_step, session_log=started)])
 
     def write(self, records: Sequence[Record]) -> None:
         """Add records to the event file; records that TensorBoard cannot show are skipped."""
