@@ -105,8 +105,9 @@ def create_directory(path: Path) -> None:
     """Create a directory with its parents, flushed to the disk, if missing; raises NotADirectoryError for a file."""
     if path.is_dir():
         return
+    create_directory(path.parent)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True)
     except FileExistsError:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
     fsync_directory(path.parent)

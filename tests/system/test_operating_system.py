@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from runner.errors import DataError, Interrupted, SecurityError
+from runner.system import files
 from runner.system.files import create_directory, open_regular, read_regular, replace_durably, write_durably
 from runner.system.machine import available_memory, bfloat16_flags, cpu_facts, process_room, usable_memory
 from runner.system.shutdown import StopRequest, at_the_end
@@ -104,10 +105,15 @@ def test_content_and_name_of_a_replaced_file_are_flushed(tmp_path: Path, monkeyp
     assert calls == ["flush file.tmp", "rename file.tmp file", f"flush {tmp_path.name}"]
 
 
-def test_directory_is_created_with_its_parents(tmp_path: Path) -> None:
+def test_directory_is_created_with_its_parents_and_their_names_are_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[Path] = []
+    monkeypatch.setattr(files, "fsync_directory", flushed.append)
     create_directory(tmp_path / "a" / "b")
     create_directory(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
+    assert flushed == [tmp_path, tmp_path / "a"]
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="Not a directory"):
         create_directory(tmp_path / "file")
