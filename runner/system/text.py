@@ -50,7 +50,7 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, ruled: 
     body = [tuple(row) for row in rows]
     columns = list(zip(headers, *body, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    numeric = [all(cell[:1].isdigit() for cell in column[1:]) for column in columns]
+    numeric = [all(cell.removeprefix("-")[:1].isdigit() for cell in column[1:]) for column in columns]
     rule = [tuple("-" * width for width in widths)] if ruled else []
     return "\n".join(
         "  ".join(

@@ -71,6 +71,7 @@ SIZES = [("conv", "1,000", "-"), ("dense", "20", "3")]
         (("layer", "size", "n"), SIZES, False, ["layer   size  n", "conv   1,000  -", "dense     20  3"]),
         (("layer", "n"), [("conv", "12")], True, ["layer   n", "-----  --", "conv   12"]),
         (("layer", "size"), [], False, ["layer  size"]),
+        (("x", "r2"), [("a", "-12.5"), ("b", "0.25")], False, ["x     r2", "a  -12.5", "b   0.25"]),
     ],
 )
 def test_a_table_aligns_text_to_the_left_and_numbers_to_the_right(
