@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.errors import CheckpointError, ConfigError, DataError
+from runner.errors import ConfigError, DataError, RunnerError
 from runner.records.run_directory import CONFIG_FILE, RUN_FILE, SUMMARY_FILE, code_diff_file, run_and_starts
 from runner.records.summary import Summary
 from runner.system.json_file import JsonFile
@@ -92,8 +92,8 @@ def outputs_below(folder: Path, marker: str) -> list[Path]:
 def _is_run(path: Path, text: str) -> bool:
     try:
         run_id, _ = run_and_starts(path)
-    except (CheckpointError, OSError):
-        # A damaged run in another directory must not stop the search.
+    except (RunnerError, OSError):
+        # A damaged run in another directory, or one of links, must not stop the search.
         return False
     return run_id.startswith(text)
 

@@ -102,8 +102,11 @@ def test_a_text_that_names_no_run_is_refused(text: str, directories: list[str], 
 
 def test_the_search_for_a_run_skips_a_damaged_run(tmp_path: Path) -> None:
     run_id = make_run(tmp_path / "outputs/day/sound")
-    make_run(tmp_path / "outputs/day/damaged")
-    (tmp_path / "outputs/day/damaged/run.json").write_text("{")
+    damaged, linked = (tmp_path / f"outputs/day/{name}/run.json" for name in ("damaged", "linked"))
+    make_run(damaged.parent)
+    damaged.write_text("{")
+    linked.parent.mkdir()
+    linked.symlink_to(damaged)
     assert find_run(run_id, tmp_path, nowhere).run_id == run_id
 
 
