@@ -30,7 +30,7 @@ class AsyncData(Strategy):
 
     Each server holds a shard: whole variables, distributed by size, and their slots. In its step t, replica k computes
     its share of batch t: batch / workers examples. The training loop counts one update for every ``workers`` finished
-    steps of any replicas. Before the run evaluates, saves or ends, it waits for the running steps (at most one per
+    steps of any replicas. Before the run evaluates or ends, it waits for the running steps (at most one per
     replica) and for due pushes. The gradient of a step is the mean over its examples. If the optimizer clips, each
     step's gradient is clipped by its own norm before it is added to the next push; shards never clip. A push is one
     update of its shard, independent of all other pushes, with the learning rate at the time of the push.
@@ -58,12 +58,14 @@ class AsyncData(Strategy):
     the shard. With ``direct``, a step receives P b + 8 S instead of a fetch. The average per step is
     (P b + 8 S) / n_fetch + ((P + M) b + 8 S) / n_push.
 
-    A checkpoint holds the shards' variables at a time when no fetch or push is running. Before a checkpoint, each
-    replica pushes the gradients that it holds, P_j b + 8 bytes to shard j. Such a push does not advance moving
-    averages. After a checkpoint, in the same process or after a resume, all replicas fetch, and each continues with its
+    A checkpoint by time holds the present variables of the shards while the replicas continue; runs whose result does
+    not depend on timing have none. Any other checkpoint holds the variables at a time when no fetch or push is running.
+    Before it is saved, each replica pushes the gradients that it holds, P_j b + 8 bytes to shard j. Such a push does
+    not advance moving averages. After it was saved, and after a resume, all replicas fetch, and each continues with its
     share of the next update's batch. The push count of each shard, which the optimizer and the staleness depend on,
     restarts at updates * workers / n_push. A resumed run in virtual time therefore ends with the weights of the
-    uninterrupted run. Two real-time runs of one configuration differ; each run records the order of its events.
+    uninterrupted run. Two real-time runs of one configuration differ, except with one worker and without overlap; each
+    run records the order of its events.
 
     Raises ConfigError if settings contradict each other or if there are more servers than variables.
     """
@@ -103,8 +105,9 @@ class AsyncData(Strategy):
 
     @property
     def race(self) -> Race:
-        """The race between replicas, which is decided in advance if the run has a virtual clock or repeats a record."""
-        return Race("the replicas", decided=self.virtual_time or self.replay is not None)
+        """The race between replicas; decided in virtual time, in a replay, and with one worker and without overlap."""
+        alone = self.workers == 1 and self.loop != "overlapped"
+        return Race("the replicas", decided=alone or self.virtual_time or self.replay is not None)
 
     @property
     def replayed(self) -> str | None:

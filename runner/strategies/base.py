@@ -82,7 +82,7 @@ class Race:
     racers: the racing processes, for messages. decisions: the name of the record of each update's decisions
     (:meth:`~runner.engine.run.step_driver.StepDriver.decisions`). This record spans all starts of a run, and the same
     processes can repeat the run. If None, each start has a record of the order in which clients ended, and one process
-    can repeat the start. decided: whether a virtual clock or a record, not timing, decides the race.
+    can repeat the start. decided: whether timing has no effect, because of a virtual clock, a record or a single racer.
     """
 
     racers: str

@@ -84,10 +84,9 @@ class Trainer:
         self._reason = ""  # why a callback stops the run
         self._last_step = experiment.total_steps  # earlier if a callback stops the run
         clients = [client.name for client in experiment.program.training]
-        traced = recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)
-        steps = traced if config.trace else range(0)
+        steps = recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)
         files = directory.trace_json, directory.trace_summary_json
-        self._trace = TraceWindow(session, clients, steps, *files, record.artifact)
+        self._trace = TraceWindow(session, clients, steps if config.trace else range(0), *files, record.artifact)
 
     def _begin(self, first_step: int) -> None:
         """Prepare the step driver and the records of its decisions for new or restarted workers."""
@@ -202,7 +201,8 @@ class Trainer:
             self._saver.check()
             if self._saver.is_due and self._may_save_by_time and not (self._is_last or self._ends_early):
                 self._save(begin_again=False)
-            if self._recovery is not None and self._recovery.is_due and self._may_save_by_time:
+            may_copy = self._step_driver.keeps_valid_variables or self._step_driver.is_synchronized
+            if self._recovery is not None and self._recovery.is_due and may_copy:
                 self._recovery.copy(self.progress)
             self._stop_if_requested()
         if self.progress.scores is None:

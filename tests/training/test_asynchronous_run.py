@@ -108,10 +108,14 @@ def test_a_killed_run_resumes_to_the_same_weights(tmp_path: Path, trained: Train
         assert resumed.final["test/loss"] == uninterrupted.final["test/loss"]
 
 
-def test_runs_in_virtual_time_are_not_saved_by_time(
-    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "settings",
+    [(VIRTUAL, "parallelism.n_fetch=3"), ("parallelism.workers=1", "parallelism.servers=1", "parallelism.loop=direct")],
+)
+def test_runs_whose_workers_do_not_race_are_not_saved_by_time(
+    tmp_path: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
 ) -> None:
-    settings = (VIRTUAL, "parallelism.n_fetch=3", "train.steps=9", "train.eval_every=2")
+    settings = (*settings, "train.steps=9", "train.eval_every=2")
     monkeypatch.setattr(background, "COST", 0)
     summary = train(tmp_path, *settings, "checkpoint.every_s=0")
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-9"]
