@@ -19,7 +19,9 @@ from runner.tasks.classification import Classification
 from runner.training import recording
 from runner.training.adaptation import coral, storing
 from runner.training.adaptation.coral import aligned, classifier
+from runner.training.adaptation.domains import domain_program
 from runner.training.adaptation.moments import Moments, divergence, pooled
+from runner.training.build import workload_of
 from runner.training.exported import ExportedNetwork, export
 from runner.training.run import run
 from tests.refusal import Capture
@@ -77,6 +79,14 @@ def test_the_classifier_of_coral_follows_a_scaled_and_shifted_domain(monkeypatch
         assert np.mean(predicted == labels) > 0.95
     plain, _ = classifier(source, labels, source, config)
     assert np.mean((target @ plain).argmax(axis=1) == labels) < 0.6
+
+
+def test_coral_finds_the_last_layer_with_every_precision() -> None:
+    for precision in ("float32", "bfloat16"):
+        config = replace(small_config(*NETWORK), precision=precision)
+        found = domain_program(workload_of(config, config.data.facts())).classifier
+        assert found is not None
+        assert (found.weights, found.bias) == ("fc2/weights", "fc2/bias")
 
 
 @pytest.fixture(scope="module")

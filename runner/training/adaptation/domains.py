@@ -126,10 +126,13 @@ def _moments(net: NetworkBuilder) -> tuple[dict[str, int], dict[str, Tensor]]:
 
 def _classifier(replica: Replica, prediction: Tensor) -> Classifier | None:
     """Return the layer that computes the prediction if it is dense with one product, weights and bias; else None."""
-    stamp = replica.graph.nodes[prediction.node].layer
+    node = replica.graph.nodes[prediction.node]
+    if node.op == "cast":  # with precision=bfloat16, the task casts the prediction
+        node = replica.graph.nodes[node.inputs[0].node]
+    stamp = node.layer
     if stamp is None or stamp.kind != "dense":
         return None
-    scope = prediction.node.rpartition("/")[0]
+    scope = node.name.rpartition("/")[0]
     products = [node for node in replica.graph if node.op == "matmul" and node.name.rpartition("/")[0] == scope]
     names = {variable.name for variable in replica.variables}
     weights, bias = f"{stamp.name}/weights", f"{stamp.name}/bias"
