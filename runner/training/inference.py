@@ -21,6 +21,7 @@ from runner.data.preprocessing import VIEWS, ImagePreprocessing
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.engine.compile.program import Client, InputSource, Program
 from runner.engine.graph import GPU, Cluster, Graph, TensorSpec, local_cluster, state_dtype, worker_task
+from runner.engine.graph.network import COUNTED
 from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.local_session import LocalSession
 from runner.errors import CheckpointError, ConfigError
@@ -49,14 +50,17 @@ class ForwardPasses(Strategy):
         """Return a program for one device, whose only variables are the weights of the network.
 
         The program has the usual clients except "train", and also "validate" and "predict". The client "predict"
-        fetches "prediction" (N, outputs) for an evaluation batch of N examples of split "test".
+        fetches "prediction" (N, outputs) for an evaluation batch of N examples of split "test", and the weights of the
+        examples, if the task returns any.
         """
         graph = Graph()
         replica = Replica(graph, workload, device=worker_task(0))
         # The averages of a checkpoint, if it has any, are loaded as the weights.
         outputs, batch = replica.evaluate((0, workload.eval_batch_size), averages=False)
         scoring = with_validation(program_of(graph, [replica], [], scored=[(outputs, batch)]))
-        predict = Client(PREDICT, {"prediction": outputs.prediction}, inputs=tuple(replica.eval_inputs), exact=True)
+        weights = {name: each for name, each in outputs.collected.items() if name == COUNTED}
+        fetches = {"prediction": outputs.prediction, **weights}
+        predict = Client(PREDICT, fetches, inputs=tuple(replica.eval_inputs), exact=True)
         return replace(scoring, clients={**scoring.clients, PREDICT: predict})
 
 
@@ -142,14 +146,16 @@ def score_views(
 ) -> dict[str, Scores]:
     """Score a classifier on the test split by the mean of the class probabilities of 10 views of each image.
 
-    The method is that of Krizhevsky et al. 2012, section 4.1. Raises ConfigError if the data are not encoded images
-    with classes or if their preprocessing has no views, and the errors of :func:`score`.
+    The method is that of Krizhevsky et al. 2012, section 4.1. Examples that the task ignores do not count. Raises
+    ConfigError if the task predicts no classes, if the data are not encoded images with classes or if their
+    preprocessing has no views, and the errors of :func:`score`.
     """
     config: Any = device.config
     facts, size = limited_facts(settings), config.train.eval_batch_size
     dataset = renormalised(settings, normalised_as, config.data.name)
-    if not isinstance(dataset.preprocessing, ImagePreprocessing) or not facts.classes:
-        raise ConfigError(f"data={settings.name}: 10 views need classes and images that are decoded for each batch")
+    if not (isinstance(dataset.preprocessing, ImagePreprocessing) and facts.classes and config.task.ranked):
+        fault = f"task={config.task.name} with data={settings.name}"
+        raise ConfigError(f"{fault}: 10 views need classes and images that are decoded for each batch")
     dtype, threads = state_dtype(config.precision), settings.threads
     views = [
         Pipeline(replace(dataset, preprocessing=view), seed=config.seed, batch_size=size, dtype=dtype, threads=threads)
@@ -161,10 +167,11 @@ def score_views(
             ended.callback(each.close)
         session = ended.enter_context(_opened(device, checkpoint, _Views(views)))
         for batch in range(-(-facts.test_examples // size)):
-            predicted = [session.run(PREDICT, step=batch * VIEWS + view)["prediction"] for view in range(VIEWS)]
-            mean = np.mean([config.task.answers(each.astype(np.float64)) for each in predicted], axis=0)
+            found = [session.run(PREDICT, step=batch * VIEWS + view) for view in range(VIEWS)]
+            mean = np.mean([config.task.answers(each["prediction"].astype(np.float64)) for each in found], axis=0)
             scored = views[0].read(TEST, batch, 0, size)
-            real, y = scored["mask"] > 0, scored["y"]
+            real = scored["mask"] * found[0].get(COUNTED, 1.0) > 0
+            y = np.where(real, scored["y"], 0)  # an ignored label need not be a class
             answered = real & ~np.isnan(mean).any(axis=1)  # an image with NaN counts as wrong
             above = (mean > mean[np.arange(size), y][:, None]).sum(axis=1)[answered]
             hits.update(examples=int(real.sum()), accuracy=int((above < 1).sum()), top5_accuracy=int((above < 5).sum()))

@@ -101,8 +101,15 @@ def test_ten_views_are_scored_by_their_mean_probabilities(tmp_path: Path, monkey
     double = one_device(small_config(*chosen, "precision=float64"), 1)
     scores = score_views(double, checkpoint, config.data, data.normalisation)["test"]
     assert scores.metrics["accuracy"] == pytest.approx(expected)
+    ignoring = one_device(small_config(*chosen, "task.ignored_label=1"), 1)
+    scores = score_views(ignoring, checkpoint, config.data, data.normalisation)["test"]
+    kept = taken["y"] != 1
+    right = np.argmax(means, axis=1)[kept] == taken["y"][kept]
+    assert (scores.examples, scores.metrics["accuracy"]) == (10, pytest.approx(right.mean()))
     monkeypatch.setattr(type(config.task), "answers", lambda task, outputs: np.full_like(outputs, np.nan))
     broken = score_views(device, checkpoint, config.data, data.normalisation)["test"].metrics
     assert (broken["accuracy"], broken["top5_accuracy"]) == (0.0, 0.0)
-    with pytest.raises(ConfigError, match="10 views need classes and images that are decoded"):
-        score_views(device, checkpoint, small_config().data, data.normalisation)
+    numbers = one_device(small_config(*chosen, "task=regression"), 1)
+    for unfit, settings in ((device, small_config().data), (numbers, config.data)):
+        with pytest.raises(ConfigError, match="10 views need classes and images that are decoded"):
+            score_views(unfit, checkpoint, settings, data.normalisation)
