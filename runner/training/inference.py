@@ -15,7 +15,7 @@ from runner.checkpoint import load
 from runner.config.configuration import fix_machine_values
 from runner.config.devices import FindGpus, found_gpus
 from runner.config.schema import Adaptation, Config
-from runner.data.dataset import Dataset, Facts, Normalisation
+from runner.data.dataset import Dataset, EncodedImage, Facts, Normalisation, Preprocessing
 from runner.data.pipeline import Pipeline
 from runner.data.preprocessing import VIEWS, ImagePreprocessing
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
@@ -283,13 +283,37 @@ def renormalised(settings: DatasetSettings, known: Normalisation, trained_on: st
     return replace(dataset, normalisation=replace(known, scale=own.scale))
 
 
+class _AsEvaluated(Preprocessing):
+    """A preprocessing that does not distort images: train images are prepared like those of an evaluation."""
+
+    def __init__(self, given: Preprocessing) -> None:
+        self._given = given
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self._given.shape
+
+    @property
+    def draws(self) -> int:
+        return self._given.draws
+
+    def train(self, image: EncodedImage, draws: NDArray[np.float64]) -> NDArray[Any]:
+        return self.evaluate(image)
+
+    def evaluate(self, image: EncodedImage) -> NDArray[Any]:
+        return self._given.evaluate(image)
+
+
 def pipeline_as_trained(settings: DatasetSettings, normalised_as: Normalisation, config: Any) -> Pipeline:
-    """Return unaugmented batches of a dataset for the network of a configuration; see :func:`renormalised`.
+    """Return batches of a dataset, also of its train split, as a network is evaluated; see :func:`renormalised`.
 
     normalised_as: the normalisation used in training.
     """
+    dataset = renormalised(settings, normalised_as, config.data.name)
+    if dataset.preprocessing is not None:
+        dataset = replace(dataset, preprocessing=_AsEvaluated(dataset.preprocessing))
     return Pipeline(
-        renormalised(settings, normalised_as, config.data.name),
+        dataset,
         seed=config.seed,
         batch_size=config.train.batch_size,
         eval_batch_size=config.train.eval_batch_size,

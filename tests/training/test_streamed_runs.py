@@ -15,7 +15,7 @@ from runner.data.convert import convert
 from runner.data.preprocessing import ImagePreprocessing
 from runner.data.settings import load_limited
 from runner.errors import ConfigError
-from runner.training.inference import answers, one_device, score_views
+from runner.training.inference import answers, one_device, pipeline_as_trained, score_views
 from tests.small_runs import small_config, train, typed
 
 STRATEGIES = {
@@ -86,6 +86,10 @@ def test_ten_views_are_scored_by_their_mean_probabilities(tmp_path: Path, monkey
     taken = data.test.take(np.arange(15))
     assert data.preprocessing is not None
     device, checkpoint = one_device(config, 1), newest(tmp_path / "run" / "checkpoints")
+    whole_split = replace(config, train=replace(config.train, batch_size=15))
+    undistorted = pipeline_as_trained(config.data, data.normalisation, whole_split)
+    first, second = ({x.tobytes() for x in undistorted.read("train", step, 0, 15)["x"]} for step in (0, 1))
+    assert first == second
     means = []
     for image in taken["x"]:
         # The shorter side is 10 already, so that nothing is resized.
