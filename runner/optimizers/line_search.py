@@ -87,7 +87,8 @@ class _Search:
 
     def _too_high(self, point: Point, than: Point) -> bool:
         """Return whether the decrease at a point is too small or the point is not below ``than``; True for NaN."""
-        if abs(point.value - self._start.value) <= ROUNDING * abs(self._start.value):
+        rounding = ROUNDING * abs(self._start.value)
+        if abs(point.value - self._start.value) <= rounding and point.value - than.value <= rounding:
             return False
         enough = point.value <= self._start.value + DECREASE * point.step * self._start.slope
         return not (enough and (than is self._start or point.value < than.value))

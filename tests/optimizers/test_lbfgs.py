@@ -259,6 +259,12 @@ def test_point_above_the_previous_one_closes_a_bracket() -> None:
     assert 1.0 < found.step < 2.0
 
 
+def test_point_as_high_as_the_start_does_not_replace_a_lower_point() -> None:
+    along, seen = noted(lambda t: {1.0: (0.5, -0.95), 2.0: (1.0, 0.5)}.get(t, (0.45, 0.0)))
+    found = search(along, Point(0.0, 1.0, -1.0), 1.0, 9)
+    assert (found.value, len(seen)) == (0.45, 3)
+
+
 @given(*[st.floats(-10, 10)] * 4, st.floats(-5, 5), st.sampled_from([1e-6, 1.0, -1.0, 1e6]))
 def test_a_new_step_is_well_inside_the_bracket(a: float, b: float, c: float, d: float, at: float, width: float) -> None:
     step = between(Point(at, a, b), Point(at + width, c, d))
