@@ -18,6 +18,9 @@ UNITS = {
 }
 """Unit of boundaries -> their upper limit, and the text that states their conditions in error messages."""
 
+_REACHED = 1.0 + 1e-12
+"""Factor of a position that is compared with a boundary: the quotient 33 / 1.1 is rounded to less than 30."""
+
 
 @dataclass
 class Schedule(ABC):
@@ -93,7 +96,7 @@ class Step(Schedule):
 
     def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
         """Return multiplier ** (number of boundaries reached)."""
-        position = step / (total_steps if self.unit == "progress" else steps_per_epoch)
+        position = step / (total_steps if self.unit == "progress" else steps_per_epoch) * _REACHED
         return self.multiplier ** sum(position >= boundary for boundary in self.boundaries)
 
 
@@ -114,7 +117,9 @@ class Exponential(Schedule):
     def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
         """Return multiplier ** (epochs / every_epochs), at least ``floor``; a staircase rounds the exponent down."""
         periods = step / steps_per_epoch / self.every_epochs
-        return max(self.floor, float(self.multiplier ** (math.floor(periods) if self.staircase else periods)))
+        if self.staircase:
+            periods = math.floor(periods * _REACHED)
+        return max(self.floor, float(self.multiplier**periods))
 
 
 @dataclass
@@ -142,7 +147,7 @@ class Inception(Exponential):
 
     def decay(self, step: int, total_steps: int, steps_per_epoch: float) -> float:
         """Return the factor of the epoch, counted from 0, in which the step begins."""
-        before, epoch = self.cold_epochs + self.warmup_epochs, math.floor(step / steps_per_epoch)
+        before, epoch = self.cold_epochs + self.warmup_epochs, math.floor(step / steps_per_epoch * _REACHED)
         if epoch >= before + self.every_epochs:
             return super().decay(step, total_steps, steps_per_epoch)
         top: float = self.multiplier ** (before / self.every_epochs)

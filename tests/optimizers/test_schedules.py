@@ -45,6 +45,20 @@ def test_steps_have_the_expected_factors(schedule: Schedule, expected: dict[int,
     assert found == pytest.approx(expected, rel=1e-4 if schedule is KRIZHEVSKY else 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "step", "per_epoch", "expected"),
+    [
+        (Step(boundaries=[30.0], unit="epochs"), 33, 1.1, 0.1),
+        (Exponential(multiplier=0.1, every_epochs=0.2, staircase=True), 6, 10.0, 0.001),
+        (Inception(cold_epochs=30), 33, 1.1, 0.2 * 0.94 ** (37 / 3)),
+    ],
+)
+def test_a_rounded_quotient_does_not_delay_a_boundary(
+    schedule: Schedule, step: int, per_epoch: float, expected: float
+) -> None:
+    assert schedule.factor(step, 10_000, per_epoch) == pytest.approx(expected)
+
+
 WARM_UP = [0.0831, 0.0831, 0.1661, 0.2492, 0.3322, 0.4153, 0.4984, 0.5814, 0.6645, 0.7475, 0.8306, 0.9136, 0.7807]
 """Factors of epochs 0 to 12 in the published code of the Inception v3 guide, with 2 cold epochs and 7 of warm-up."""
 
