@@ -24,7 +24,7 @@ class SkipGram(Model):
         """Add the layer "words" with the variable table (entries, features)."""
         bound = 0.5 / self.features
         with new_layer(net, "words", "embedding"):
-            return net.parameter("table", (entries, self.features), Uniform(-bound, bound))
+            return net.parameter("table", (entries, self.features), Uniform(-bound, bound), decayed=True)
 
     def forward(self, net: NetworkBuilder, x: Tensor, outputs: int) -> Tensor:
         """Raise ConfigError, because only task=embeddings trains word vectors."""

@@ -94,7 +94,7 @@ class Embeddings(Task):
         with net.layer("words", "embedding"):
             v = net.output(net.lookup(table, x))
         with new_layer(net, "contexts", "embedding"):
-            context = net.parameter("table", table.spec.shape, Constant(0.0))
+            context = net.parameter("table", table.spec.shape, Constant(0.0), decayed=True)
             own = _shifted(graph, x, contexts)
             drawn = noise.drawn(net, own, self.negatives)
             u, u_drawn = net.lookup(context, own), net.output(net.lookup(context, drawn))

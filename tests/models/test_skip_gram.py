@@ -137,6 +137,7 @@ def test_the_prediction_is_the_similarity_to_all_words() -> None:
     step, index = ops.placeholder(graph, (), "int64"), ops.placeholder(graph, (2,), "int64")
     net = NetworkBuilder(graph, variables, dtype="float64", seed=1, training=False, step=step, index=index)
     prediction = TASK.network(SkipGram(features=FEATURES), FIELDS)(net, {"x": x, "y": y}).prediction
+    assert [each.name for each in variables if each.decayed] == ["words/table", "contexts/table"]
     table = np.random.default_rng(0).standard_normal((WORDS, FEATURES))
     words = np.array([[1, 1, 1, 1, 3], [0, 0, 0, 0, 399]])
     (found,) = evaluate(graph, [prediction], {x: words, variables["words/table"].tensor: table})
