@@ -136,7 +136,7 @@ def answers(
     source = _InputArray(inputs.astype(facts.fields["x"].dtype or own), facts.fields, own)
     with _opened(replace(device, config=config), checkpoint, source, facts) as session:
         batches = range(-(-len(inputs) // size))
-        predicted = [session.run(PREDICT, step=step)["prediction"].copy() for step in batches]
+        predicted = [session.run(PREDICT, step=step)["prediction"] for step in batches]
     found: NDArray[np.float64] = config.task.answers(np.concatenate(predicted)[: len(inputs)].astype(np.float64))
     return found
 

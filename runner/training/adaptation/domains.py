@@ -203,8 +203,7 @@ class DomainSession:
     def _fetched(self, client: str, domain: str, batches: int) -> Iterator[dict[str, Array]]:
         for step in range(batches):
             feeds = {"step": np.asarray(step, np.int64)}
-            fetched = self.session.run(f"{client}/{domain}", step=step, feeds=feeds)
-            yield {name: value.copy() for name, value in fetched.items()}
+            yield self.session.run(f"{client}/{domain}", step=step, feeds=feeds)
 
 
 @contextmanager
