@@ -66,8 +66,8 @@ def read_rules(plain: Sequence[Any]) -> list[ParameterRule]:
 
 
 def _schedule(settings: Any, where: str) -> Schedule:
-    name = settings.get("name") if isinstance(settings, Mapping) else settings
-    if not isinstance(settings, Mapping) or name not in SCHEDULES:
+    name = settings.get("name") if isinstance(settings, Mapping) else None
+    if not isinstance(name, str) or name not in SCHEDULES:
         options = ", ".join(SCHEDULES)
         raise ConfigError(f"{where}: found {settings!r}, expected keys of a schedule, with name one of {options}")
     try:

@@ -89,6 +89,7 @@ def test_an_error_about_a_rule_names_some_of_many_variables() -> None:
         ({"match": "*", "lr_factor": -1.0}, r"optimizer.rules\[0\].lr_factor: -1.0, expected 0 to 1e\+38"),
         ({"match": "*", "schedule": "step"}, r"rules\[0\].schedule: found 'step', expected keys of a schedule, with"),
         ({"match": "*", "schedule": {"name": "steps"}}, r"with name one of constant, step, exponential"),
+        ({"match": "*", "schedule": {"name": ["step"]}}, r"found \{'name': \['step'\]\}, expected keys of a schedule"),
         (
             {"match": "*", "schedule": {"name": "cosine", "final": 1}},
             r"optimizer.rules\[0\].schedule: unknown \['final'\], expected the fields name, warmup_steps",
