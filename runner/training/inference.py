@@ -195,11 +195,11 @@ class _Views:
 class _InputArray:
     """An input source over an array of inputs without targets; the last batch is padded with zeros."""
 
-    def __init__(self, inputs: NDArray[Any], fields: Mapping[str, Field], mask: str) -> None:
-        """mask: dtype of the field "mask"."""
+    def __init__(self, inputs: NDArray[Any], fields: Mapping[str, Field], floats: str) -> None:
+        """floats: dtype of the field "mask" and of the fields that define no dtype."""
         self._inputs = inputs
-        self._others = {name: field for name, field in fields.items() if name != "x"}
-        self._mask = mask
+        self._others = {name: (each.shape, each.dtype or floats) for name, each in fields.items() if name != "x"}
+        self._floats = floats
 
     def read(self, split: str, step: int, lo: int, hi: int) -> Mapping[str, NDArray[Any]]:
         count = hi - lo
@@ -207,8 +207,8 @@ class _InputArray:
         real = index < len(self._inputs)
         x = np.zeros((count, *self._inputs.shape[1:]), self._inputs.dtype)
         x[real] = self._inputs[index[real]]
-        others = {name: np.zeros((count, *each.shape), each.dtype or x.dtype) for name, each in self._others.items()}
-        return {"x": x, **others, "index": index, "mask": real.astype(self._mask)}
+        others = {name: np.zeros((count, *shape), dtype) for name, (shape, dtype) in self._others.items()}
+        return {"x": x, **others, "index": index, "mask": real.astype(self._floats)}
 
 
 @contextmanager

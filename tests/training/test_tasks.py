@@ -21,6 +21,7 @@ from runner.tasks.base import Metric
 from runner.tasks.regression import Regression
 from runner.testing import check_gradients
 from runner.tracking import read_metrics
+from runner.training.inference import _InputArray
 from tests.oracles import evaluate
 from tests.plugin_tables import EXAMPLES, restored_tables
 from tests.refusal import Capture, refused
@@ -124,6 +125,12 @@ def test_commands_serve_a_regression(capsys: Capture) -> None:
     message = refused(["predict", "run", "rows.npy", "--top", "2"], capsys)
     assert "--top 2: task=regression predicts no classes" in message
     assert "inputs of shape (4,), which are not images" in refused(["predict", "run", "one.png"], capsys, code=3)
+
+
+def test_a_prediction_from_integers_feeds_targets_as_floats() -> None:
+    source = _InputArray(np.zeros((2, 3), np.int64), {"x": Field((3,), "int64"), "y": Field((2,))}, "float32")
+    read = source.read("test", 0, 0, 2)
+    assert (read["x"].dtype, read["y"].dtype) == (np.int64, np.float32)
 
 
 def test_a_score_without_a_declared_metric_is_refused() -> None:
