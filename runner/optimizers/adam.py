@@ -132,10 +132,10 @@ def _average(old: Expr, value: Expr, beta: float) -> Expr:
 
 
 def _correction(beta: float, step: Expr, dtype: str) -> Expr:
-    """Return the scalar 1 / (1 - beta ** (step + 1)): a float64 with relative error below 1e-12, rounded to ``dtype``.
+    """Return the scalar 1 / (1 - beta ** (step + 1)), computed in float64 and rounded to ``dtype``.
 
-    The power is exp((step + 1) * log(beta)) in float64 for every ``dtype``: in float32, the difference 1 - 0.999 would
-    lose three of seven digits.
+    The power is exp((step + 1) * log(beta)). In float64, the relative error is below 1e-15 / (1 - beta); in float32,
+    the difference 1 - 0.999 would lose three of seven digits.
     """
     if beta == 0.0:
         return step.scalar(1.0, dtype)
