@@ -15,7 +15,7 @@ from runner.checkpoint import load
 from runner.config.configuration import fix_machine_values
 from runner.config.devices import FindGpus, found_gpus
 from runner.config.schema import Adaptation, Config
-from runner.data.dataset import Dataset, EncodedImage, Facts, Normalisation, Preprocessing
+from runner.data.dataset import Dataset, EncodedImage, Facts, Normalisation, Preprocessing, Split
 from runner.data.pipeline import Pipeline
 from runner.data.preprocessing import VIEWS, ImagePreprocessing
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
@@ -307,9 +307,12 @@ class _AsEvaluated(Preprocessing):
 def pipeline_as_trained(settings: DatasetSettings, normalised_as: Normalisation, config: Any) -> Pipeline:
     """Return batches of a dataset, also of its train split, as a network is evaluated; see :func:`renormalised`.
 
-    normalised_as: the normalisation used in training.
+    Train batches mix the domains of the dataset, so that an epoch reads each example once. normalised_as: the
+    normalisation used in training.
     """
     dataset = renormalised(settings, normalised_as, config.data.name)
+    if isinstance(dataset.train, Split):
+        dataset = replace(dataset, train=replace(dataset.train, domain_numbers=None))
     if dataset.preprocessing is not None:
         dataset = replace(dataset, preprocessing=_AsEvaluated(dataset.preprocessing))
     return Pipeline(

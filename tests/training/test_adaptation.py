@@ -12,7 +12,8 @@ from runner.checkpoint import find, load
 from runner.cli import main
 from runner.config.configuration import load_stored
 from runner.config.schema import Adaptation
-from runner.data import Digits
+from runner.data import Digits, Domains
+from runner.data.dataset import Split
 from runner.data.pipeline import Pipeline
 from runner.records.summary import Summary
 from runner.tasks.classification import Classification
@@ -23,6 +24,7 @@ from runner.training.adaptation.domains import domain_program
 from runner.training.adaptation.moments import Moments, divergence, pooled
 from runner.training.build import workload_of
 from runner.training.exported import ExportedNetwork, export
+from runner.training.inference import pipeline_as_trained
 from runner.training.run import run
 from tests.refusal import Capture
 from tests.small_runs import small_config
@@ -112,6 +114,18 @@ def test_a_run_records_scores_and_divergences_of_its_target(trained: Path) -> No
     assert final["adapt/adabn_20/accuracy"] != final["adapt/adabn_1/accuracy"]
     assert record["divergence"]["source"]["stage1_conv1"] == record["divergence"]["adabn"]["stage1_conv1"]
     assert {path.name for path in (trained / "adapted").glob("*.png")} == {"divergence.png", "target_batches.png"}
+
+
+def test_an_epoch_reads_each_example_of_several_sources_once() -> None:
+    sources = {"a": {"name": "digits"}, "b": {"name": "digits", "split_seed": 1, "train_limit": 90}}
+    dataset = Domains(sources=sources).load()
+    assert isinstance(dataset.train, Split)
+    count = len(dataset.train)
+    config = small_config(f"train.batch_size={count}")
+    pipeline = pipeline_as_trained(Domains(sources=sources), dataset.normalisation, config)
+    expected = dataset.normalisation.apply(dataset.train["x"], np.dtype("float32"))
+    found = pipeline.read("train", 0, 0, count)["x"]
+    assert sorted(x.tobytes() for x in found) == sorted(x.tobytes() for x in expected)
 
 
 @pytest.mark.slow
