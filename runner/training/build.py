@@ -56,12 +56,12 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
 
 def _build(config: Config, kept_placement: Path | None) -> Experiment:
     facts, strategy = limited_facts(config.data), config.parallelism
-    steps_per_epoch = facts.train_examples / strategy.examples_per_update(config.train.batch_size)
+    examples = strategy.examples_per_update(config.train.batch_size)
     if config.train.steps is not None:
         total_steps = config.train.steps
     else:
         assert config.train.epochs is not None, "a checked configuration has steps or epochs"
-        total_steps = math.ceil(config.train.epochs * steps_per_epoch)
+        total_steps = math.ceil(config.train.epochs * facts.train_examples / examples)
     program = program_of(config, facts, total_steps)
     require_variables_fit(program)
     replayed = replayed_decisions(config)
@@ -85,7 +85,7 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
         program=program,
         cluster=cluster,
         total_steps=total_steps,
-        steps_per_epoch=steps_per_epoch,
+        steps_per_epoch=facts.train_examples / examples,
         threads_per_worker=config.cluster.threads_per_worker,
         emulation=_emulation(config.cluster, config.seed),
         placed=placed,
