@@ -203,9 +203,9 @@ class NetworkBuilder:
         if whole is None:
             raise ConfigError(
                 f"layer {self.stamp.name!r} ({self.stamp.kind}) carries state from step to step, which L-BFGS, "
-                "backup workers, parallelism=hybrid, parallelism=sandblaster and parallelism.shard do not support: use "
-                "parallelism=single, sync_data, model or async_data without these settings, or a model without such "
-                "layers"
+                "backup workers, parallelism=hybrid, parallelism=sandblaster, parallelism.shard and adaptations to "
+                "another domain do not support: use parallelism=single, sync_data, model or async_data without these "
+                "settings, or a model without such layers"
             )
         part = Part(TensorSpec((whole.batch_size, units), self.state_dtype), 0, *whole.rows)
         declared = Declaration(f"{self.stamp.name}/{name}", part.spec, Constant(0.0), False, False, self.stamp, part)
