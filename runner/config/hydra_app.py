@@ -354,7 +354,8 @@ def overridden(
 
     allowed: the keys that may be overridden; a section or group allows all of its keys. GROUP=OPTION replaces the
     stored section by the option's section in the project's YAML files or in the user's ``config_dir``; overrides of
-    single keys are applied afterwards. refusal: the error message for all other keys. Values are not checked.
+    single keys are applied afterwards; a section that does not exist is added, such as that of a callback. refusal: the
+    error message for all other keys. Names and values are not checked.
 
     Raises ConfigError for an override that is not allowed or not YAML, or that names an unknown option or section.
     """
@@ -383,7 +384,7 @@ def _set(plain: dict[str, Any], name: str, text: str) -> None:
     *sections, key = name.split(".")
     inner: Any = plain
     for section in sections:
-        inner = inner.get(section) if isinstance(inner, dict) else None
+        inner = inner.setdefault(section, {}) if isinstance(inner, dict) else None
     if not isinstance(inner, dict):
         raise ConfigError(f"{name}={text}: there is no section {'.'.join(sections)}")
     try:

@@ -157,7 +157,9 @@ def test_python_and_sweeps_choose_callbacks(plugin: str) -> None:
     first = runner.run(FEW, callbacks={"limit": {"steps": 2}}, directory="run")
     assert first.summary.stopped == "after step 2 of 5: Limit: 2 steps"
     assert list(first.summary.plugins) == [str(Path(plugin).absolute())], "the command line can repeat the run"
-    assert first.resume(callbacks={"limit": {"steps": 1}}).summary.steps == 3
+    more = {"limit": {"steps": 1}, "first": {"text": "9"}}
+    assert first.resume(callbacks=more).summary.steps == 3
+    assert (list(first.config.callbacks), first.config.callbacks["first"].text) == (["limit", "first"], "9")
     found = runner.sweep(FEW, callbacks={"first": {}, "limit": {"steps": [1, 4]}}, directory="sweep")
     assert [each.summary.steps for each in found.runs] == [1, 4]
     assert load_stored(Path("sweep/1/config.yaml")).callbacks["limit"].steps == 4
