@@ -102,7 +102,8 @@ class _Watch:
     def _run_master(self) -> Exit:
         """Start the master, in a separate session so that it does not receive Ctrl-C twice; wait until it ends."""
         begun, kills = time.monotonic(), oom_kills()
-        command = self.resume if holds_run(self.run_dir) else self.begin
+        # The first start refuses a directory that already holds a run, whose configuration may differ.
+        command = self.resume if self.process is not None and holds_run(self.run_dir) else self.begin
         self.process = subprocess.Popen(command, start_new_session=True)
         if self.requested is not None:
             self.process.send_signal(self.requested)

@@ -52,6 +52,16 @@ def test_a_master_is_started_again_unless_its_end_was_deliberate(
     assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
+def test_a_directory_that_holds_a_run_is_not_continued_with_other_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("run.json", "config.yaml"):
+        (tmp_path / name).touch()
+    begin, resume = (program(f"os._exit({code})") for code in (9, 0))
+    assert _Watch(tmp_path, begin, resume, RestartBudget(3, tmp_path)).run() == 9
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
