@@ -278,7 +278,7 @@ def options_without_yaml(options: Iterable[tuple[str, str]]) -> Iterator[None]:
         yield
     finally:
         for group, name in options:
-            del repo[group][f"{name}.yaml"]
+            repo[group].pop(f"{name}.yaml", None)  # an inner block may have removed the option
 
 
 def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:

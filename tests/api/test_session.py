@@ -79,6 +79,7 @@ def test_a_dataset_class_trains_in_one_process_only(here: Path) -> None:
     train = {"steps": 2, "batch_size": 6}
     run = runner.run(SMALL, model="mlp", data=Stripes(), train=train)
     assert run.evaluate()["test/loss"] > 0
+    assert run.evaluate(data=Stripes(examples=8))["test/loss"] > 0
     with pytest.raises(runner.RunnerError, match=r"Stripes was .*; use parallelism=single or cluster\.one_process"):
         runner.run(SMALL, model="mlp", data=Stripes(), parallelism=TWO_WORKERS, train=train)
     together = [*SMALL, "cluster.one_process=true"]
