@@ -17,6 +17,7 @@ from runner.tasks import TASKS
 from runner.tasks.base import MAX, Task
 
 _TRAIN_LOSS = f"train/{LOSS}"
+SIMULATED_SPEED = "simulated/examples_per_s"  # the metric by which simulated runs are compared
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ def monitor_of_plain(plain: Mapping[Any, Any]) -> Monitor:
 
     Raises ConfigError for a configuration without valid sections, or with a task of a plugin that is not installed.
     """
-    settings, train, data = (_section(plain, name) for name in ("task", "train", "data"))
+    settings, train, data, simulated = (_section(plain, name) for name in ("task", "train", "data", "simulate"))
+    if simulated.get("updates") is not None:
+        return Monitor(SIMULATED_SPEED, highest=True)
     require_one_of("task.name", settings.get("name"), TASKS)
     task = TASKS[settings["name"]](**settings)
     named = train.get("monitor")
@@ -57,7 +60,7 @@ def monitor_of_plain(plain: Mapping[Any, Any]) -> Monitor:
 def _section(plain: Mapping[Any, Any], name: str) -> Mapping[str, Any]:
     section = plain.get(name)
     if not isinstance(section, Mapping):
-        raise ConfigError(f"expected a configuration with the sections task, train and data, found {name}={section}")
+        raise ConfigError(f"{name}={section}: expected a section of keys")
     return section
 
 

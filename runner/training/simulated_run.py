@@ -11,6 +11,7 @@ from statistics import fmean
 from runner.config.check import training_facts
 from runner.config.configuration import option_of, to_plain
 from runner.config.launcher import SweepPlace
+from runner.config.monitor import SIMULATED_SPEED
 from runner.config.schema import Config, for_one_process
 from runner.engine.graph import DeviceName
 from runner.engine.run.recording import WAIT
@@ -33,8 +34,6 @@ from runner.training.display import Display
 from runner.training.simulation import Simulated, SimulatedTimeline, hardware_of, simulate
 
 log = logging.getLogger(__name__)
-
-METRIC = f"{SIMULATED}/examples_per_s"  # the metric by which simulated runs are compared
 
 
 def run_simulated(
@@ -132,7 +131,7 @@ def with_simulation(
         step_time_s=step_time(found.update_s),
         examples_per_s=found.examples_per_s,
         headline={f"{SIMULATED}/{name}": value for name, value in metrics.items() if value is not None},
-        monitor=METRIC,
+        monitor=SIMULATED_SPEED,
         direction=MAX,
         bytes_sent_per_worker=[round(steps * nbytes) for nbytes in found.sent_bytes.values()],
         peak_memory_bytes={names[device]: nbytes for device, nbytes in found.memory_bytes.items()},

@@ -1,5 +1,6 @@
 """Sweeps of hydra-optuna-sweeper, which chooses jobs by the results of earlier jobs."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,17 @@ def test_the_objective_is_the_metric_and_its_direction(fake_training: FakeTraini
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_low_values_of_a_loss_are_better(fake_training: FakeTraining, folder: Path):
-    fake_training.metric = "train/loss"
-    assert main([*TRIALS, "train.monitor=train/loss"]) == 0
+@pytest.mark.parametrize(
+    ("metric", "best", "settings"),
+    [("train/loss", min, []), ("simulated/examples_per_s", max, ["simulate.updates=1"])],
+)
+def test_the_metric_of_the_jobs_decides_which_values_are_better(
+    metric: str, best: Callable[[Iterable[int]], int], settings: list[str], fake_training: FakeTraining, folder: Path
+):
+    fake_training.metric = metric
+    assert main([*TRIALS, "train.monitor=train/loss", *settings]) == 0
     found = yaml.safe_load((folder / "sweep" / "optimization_results.yaml").read_text())
-    assert found["best_value"] == min(call.config.seed for call in fake_training.calls) / 10
+    assert found["best_value"] == best(call.config.seed for call in fake_training.calls) / 10
 
 
 def test_a_direction_that_contradicts_the_metric_is_refused(fake_training: FakeTraining, folder: Path, capsys: Capture):
