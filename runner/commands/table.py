@@ -99,7 +99,7 @@ def _list(paths: Mapping[str, Path], reader: TableReader) -> str:
         claims = f"{held.count('holds')} of {len(held)}" if held else ""
         exist = f"{sum(values.values())} of {len(values)}"
         rows.append((name, state.table.kind, exist, claims, *rest, state.table.title))
-    if any(_UNKNOWN in row[5] for row in rows):
+    if any(_UNKNOWN in row[5] and row[1] not in (*COMPUTED, BENCHMARK) for row in rows):
         notes.append(_ESTIMATE)
     headers = ("table", "kind", "values", "claims hold", "to run", "time", "needs", "title")
     return "\n\n".join([text_table(headers, rows), *notes])

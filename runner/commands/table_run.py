@@ -340,7 +340,8 @@ class TableSweep:
 def run_table(files: TableFiles, runs: Sequence[str], sweep: TableSweep) -> int:
     """Compute the missing values of the named runs; return the exit code.
 
-    Raises ConfigError if the table is a benchmark, or if a run with results was changed and the file states no reason.
+    Raises ConfigError if the table is a benchmark, if settings of the launcher or a budget are given for a table that
+    trains nothing, or if a run with results was changed and the file states no reason.
     """
     if files.table.kind == BENCHMARK:
         raise ConfigError(
@@ -348,6 +349,12 @@ def run_table(files: TableFiles, runs: Sequence[str], sweep: TableSweep) -> int:
             f"of the repository, run `python -m benchmarks table {files.path.stem}`"
         )
     require_reasons(files, runs)
+    given = [*sweep.overrides, *(["--budget"] if sweep.budget_s is not None else [])]
+    if files.table.kind in COMPUTED and given:
+        raise ConfigError(
+            f"{' '.join(given)}: the runs of a table of the kind {files.table.kind} are computed, not trained; "
+            "leave out settings of the launcher and --budget"
+        )
     with table_lock(files.folder):
         if files.table.kind in COMPUTED:
             run_computed(files, runs)

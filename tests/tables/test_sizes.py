@@ -178,3 +178,10 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(own: Path, cap
     text = refused_run(own, capsys, code=4)
     assert "cannot write into " in text
     assert "choose another folder with --results DIR" in text
+
+
+@pytest.mark.parametrize("given", ["hydra/launcher=joblib", "--budget=2h", "optimizer.lr=1"])
+def test_arguments_of_training_runs_are_refused(own: Path, capsys: Capture, given: str) -> None:
+    text = refused_run(own, capsys, given)
+    assert f"{given.partition('=2')[0]}: the runs of a table of the kind count are computed, not trained" in text
+    assert not folder_of(own).exists()
