@@ -20,6 +20,8 @@ def install(references: Sequence[str]) -> None:
     references: files (``FILE.py``) or modules, see :func:`~runner.plugin.loading.locate`. Executes their code. Raises
     ConfigError if a plugin cannot be loaded or conflicts with the tables; no part of that plugin is then added.
     """
+    if isinstance(references, str):
+        raise ConfigError(f"install({references!r}): expected a list, as in install([{references!r}])")
     for reference in references:
         located = locate(reference)
         if located.sha256 in PLUGINS.values():

@@ -78,6 +78,7 @@ def test_the_settings_of_a_strategy_reach_the_configuration(strategy: Strategy) 
         (lambda: runner.run(model=Recorder()), r"model=Recorder: got .*Recorder.* expected a class derived from Model"),
         (lambda: runner.run(callbacks=[print]), r"run\(callbacks=\[<built-in function print>\]\): expected objects"),  # type: ignore[list-item]
         (lambda: runner.compose(modle="mlp"), "modle"),
+        (lambda: runner.install("mine.py"), r"install\('mine\.py'\): expected a list, as in install\(\["),
     ],
 )
 def test_wrong_arguments_are_refused(call: Any, message: str) -> None:
