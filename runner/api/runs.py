@@ -167,7 +167,8 @@ class Run:
         """Write the network to ``FILE.safetensors`` (the weights) or ``FILE.onnx`` (inference); return the path.
 
         An ONNX file needs the packages of the extra "onnx". The input of the ONNX network is in the units of the
-        training data. which: see :meth:`weights`. Raises ConfigError for another kind of file or a missing package.
+        training data. which: see :meth:`weights`. Raises ConfigError for another kind of file or a missing package,
+        ResourceError if the file cannot be written.
         """
         file = Path(path)
         match file.suffix:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from runner.checkpoint import CheckpointMeta, save, weights_sha256
 from runner.checkpoint.shard import pack
 from runner.errors import ConfigError
-from runner.system.files import replace_durably, user_cache_folder
+from runner.system.files import replace_durably, user_cache_folder, writing
 
 _WEIGHTS, _TABLE = "weights", "table"
 _SAME = {"bias": "bias", "gamma": "weight", "beta": "bias", "moving_mean": "running_mean"}
@@ -30,9 +30,13 @@ _OF_LSTM = re.compile(r"(weight|bias)_(ih|hh)_l(\d+)")
 
 
 def write_safetensors(path: Path, weights: Mapping[str, NDArray[Any]]) -> Path:
-    """Write variables by their names to a safetensors file; return its absolute path. Raises OSError."""
+    """Write variables by their names to a safetensors file; return its absolute path.
+
+    Raises ResourceError if the file cannot be written.
+    """
     _, payload = pack(weights, path.name)
-    replace_durably(path, payload)
+    with writing(str(path), "choose another file"):
+        replace_durably(path, payload)
     return path.absolute()
 
 

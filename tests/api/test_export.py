@@ -144,6 +144,8 @@ def test_weights_are_written_as_safetensors(stored: Stored, here: Path) -> None:
     assert all(np.array_equal(found[name], weights[name]) for name in weights)
     with pytest.raises(runner.RunnerError, match=r"export\('w\.pt'\): expected a file that ends in \.safetensors or"):
         run.export("w.pt")
+    with pytest.raises(runner.RunnerError, match=r"cannot write absent/w\.safetensors: .*; choose another file"):
+        run.export("absent/w.safetensors")
 
 
 def layers_of_onnx(net: NetworkBuilder, x: Tensor) -> Tensor:
