@@ -22,7 +22,7 @@ from benchmarks.results import TOLERANCES
 from benchmarks.subjects import OURS, PEERS, SubjectSpec
 from runner.commands.table_files import TableFiles, TableReader
 from runner.commands.table_run import require_reasons
-from runner.config.conf_dir import conf_dir
+from runner.config.conf_dir import yaml_folders
 from runner.config.configuration import to_plain
 from runner.config.schema import Config
 from runner.errors import ConfigError, RunnerError
@@ -147,10 +147,9 @@ def main(arguments: Sequence[str]) -> int:
         "--results", type=Path, metavar="DIR", help="folder of the results (default: the committed ones)"
     )
     given = parser.parse_args(arguments)
-    own = given.config_dir.absolute() if given.config_dir else None
     try:
-        path = find_table(given.name, [conf_dir(), *([own] if own else [])])
-        return 1 if measure_table(TableReader(own, given.results).read(path)) else 0
+        path = find_table(given.name, yaml_folders(given.config_dir))
+        return 1 if measure_table(TableReader(given.config_dir, given.results).read(path)) else 0
     except (RunnerError, MissingEnvironmentError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runner.callback import CALLBACKS
-from runner.config.conf_dir import conf_dir
+from runner.config.conf_dir import yaml_folders
 from runner.config.groups import GROUPS
 from runner.system.console import add_yaml_options, verb_parser
 from runner.system.text import text_table
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("kind", nargs="?", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
     add_yaml_options(parser, ", which are also listed")
     options = parser.parse_args(arguments)
-    folders = [conf_dir(), *([options.config_dir] if options.config_dir else [])]
+    folders = yaml_folders(options.config_dir)
     # config.yaml names all groups except ``debug``, so only an option of this group has to be added.
     keys = {kind: "+debug" if group == "debug" else group for kind, group in KINDS.items()}
     if options.kind is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from runner.commands.stored_network import write_output
 from runner.commands.table_files import TableFiles, TableReader, current
 from runner.commands.table_run import TableSweep, run_table
-from runner.config.conf_dir import conf_dir
+from runner.config.conf_dir import yaml_folders
 from runner.config.schema import worker_processes
 from runner.engine.graph import GPU
 from runner.errors import ConfigError, DataError, RunnerError
@@ -40,7 +40,7 @@ hydra.launcher.n_jobs=2."""
 
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
-    folders = [conf_dir(), *([options.config_dir.absolute()] if options.config_dir else [])]
+    folders = yaml_folders(options.config_dir)
     reader = TableReader(options.config_dir, options.results)
     if options.verb == "list":
         print(_list(table_names(folders), reader))

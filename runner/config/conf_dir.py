@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from runner.errors import ResourceError
+from runner.errors import ConfigError, ResourceError
 
 TABLES = "table"  # the folder of tables among the YAML files, which is not a group
 
@@ -24,6 +24,18 @@ def conf_dir() -> Path:
             return candidate
     places = " and ".join(str(candidate) for candidate in candidates)
     raise ResourceError(f"no configuration files at {places}: reinstall runner-dataflow")
+
+
+def yaml_folders(own: Path | None) -> list[Path]:
+    """Return the folder of the project's YAML files and, unless it is None, the user's folder ``own``.
+
+    Raises ConfigError if the user's folder does not exist.
+    """
+    if own is None:
+        return [conf_dir()]
+    if not own.is_dir():
+        raise ConfigError(f"--config-dir {own}: no such directory")
+    return [conf_dir(), own.absolute()]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config import hydra_sweep
 from runner.config.command_line import overrides_first, quoting_hint
-from runner.config.conf_dir import conf_dir
+from runner.config.conf_dir import conf_dir, yaml_folders
 from runner.config.configuration import from_composed, release_other_limit, structured, to_plain
 from runner.config.error_text import describe, null_section, unknown_command_line_option, unknown_option
 from runner.config.groups import GROUPS
@@ -191,10 +191,8 @@ def _search_path(config_path: str | None = None, config_dir: Path | None = None)
     register_schemas()
     validate_config_path(config_path)
     found = create_automatic_config_search_path(None, __name__, config_path or str(conf_dir()))
-    if config_dir is not None:
-        if not config_dir.is_dir():
-            raise ConfigError(f"--config-dir {config_dir}: no such directory")
-        found.prepend("command-line", f"file://{config_dir.absolute()}", SearchPathQuery(provider="schema"))
+    for own in yaml_folders(config_dir)[1:]:
+        found.prepend("command-line", f"file://{own}", SearchPathQuery(provider="schema"))
     return found
 
 

@@ -50,6 +50,8 @@ SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
         (["train.batch_size=1"], ["train.batch_size=1 is smaller than parallelism.workers=2"]),
         (["model.units=${oc.env:NO_SUCH_VARIABLE}"], ["Environment variable 'NO_SUCH_VARIABLE' not found"]),
         (["--config-dir", "absent"], ["--config-dir absent: no such directory"]),
+        (["list", "models", "--config-dir", "absent"], ["--config-dir absent: no such directory"]),
+        (["table", "list", "--config-dir", "absent"], ["--config-dir absent: no such directory"]),
         (["hydra/job_logging=default"], ["cannot be changed; the setting is always hydra/job_logging=none"]),
         (["-cn", "absent"], ["Cannot find primary config 'absent'"]),
         (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
