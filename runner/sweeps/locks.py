@@ -12,7 +12,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from runner.errors import DirectoryInUseError
@@ -41,10 +41,10 @@ def table_lock(folder: Path) -> Iterator[None]:
 
     Raises ResourceError if the folder cannot be written.
     """
-    with ExitStack() as stack:
-        with writing(f"into {folder}", "choose another folder with --results DIR"):
-            create_directory(folder)
-            lock = stack.enter_context(_open(folder / TABLE_LOCK))
+    advice = "choose another folder with --results DIR"
+    with writing(f"into {folder}", advice):
+        create_directory(folder)
+    with _open(folder / TABLE_LOCK, advice) as lock:
         if not take_lock(lock):
             raise DirectoryInUseError(f"another process computes the results in {folder}: wait for it, or stop it")
         yield
@@ -90,8 +90,10 @@ def is_held(path: Path) -> bool:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def _open(path: Path, advice: str = "expected a sweep that your account started") -> Iterator[int]:
+    """Open the file of a lock, or create it, until the block ends. Raises ResourceError if that fails."""
+    with writing(str(path), advice):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         yield descriptor
     finally:

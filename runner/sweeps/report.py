@@ -26,6 +26,7 @@ from runner.sweeps.outcome import (
 from runner.sweeps.plan import FROZEN_FILE, PLAN_FILE, Plan
 from runner.sweeps.plot import draw_sweep, speedup_files
 from runner.sweeps.table import SweepTable, over_seeds, rank, seeds_table, shown_value, sweep_table, swept_values, typed
+from runner.system.files import writing
 from runner.tracking.base import SweepResult
 from runner.tracking.mlflow_store import SWEEP_FILE, end_parent
 from runner.tracking.origin import ORIGIN_FILE, Origin
@@ -104,9 +105,13 @@ def _best(outcomes: Iterable[Outcome], monitor: Monitor) -> Outcome | None:
 
 
 def plot_plan(plan: Plan, directory: Path) -> Path:
-    """Draw the metric over each swept key; return the path. Raises ConfigError if no two finished jobs differ."""
+    """Draw the metric over each swept key; return the path.
+
+    Raises ConfigError if no two finished jobs differ, ResourceError if the file cannot be written.
+    """
     outcomes = _outcomes(plan, directory)
-    path = draw_sweep(outcomes, monitor_of_outcomes(outcomes), directory / PLOT_FILE)
+    with writing(str(directory / PLOT_FILE), "copy the sweep to a folder that can be written"):
+        path = draw_sweep(outcomes, monitor_of_outcomes(outcomes), directory / PLOT_FILE)
     if path is None:
         raise ConfigError(f"{directory}: expected two finished jobs with different overrides; nothing can be drawn")
     return path

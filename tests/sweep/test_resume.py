@@ -274,6 +274,19 @@ def test_the_status_is_the_table_and_changes_nothing(interrupted: FakeTraining, 
     assert interrupted.calls == []
 
 
+def test_a_file_that_cannot_be_opened_is_named(fake_training: FakeTraining, folder: Path, capsys: Capture):
+    main([*SWEEP, "seed=1,2"])
+    picture, lock = folder / "sweep" / "sweep.png", folder / "sweep" / "0" / "job.lock"
+    picture.mkdir()
+    lock.unlink()
+    lock.symlink_to("frozen.yaml")
+    capsys.readouterr()
+    expected = f"cannot write {lock}: Too many levels of symbolic links ({lock}); expected a sweep that your account"
+    assert expected in refused(["sweep", "status", "sweep"], capsys, code=4)
+    lock.unlink()
+    assert f"cannot write {picture}: Is a directory" in refused(["sweep", "plot", "sweep"], capsys, code=4)
+
+
 def test_a_directory_without_a_plan_is_refused(folder: Path, capsys: Capture):
     assert f"{folder / 'sweep'}: no such directory; expected the directory of a sweep" in refused(RESUME, capsys)
     (folder / "sweep").mkdir()
