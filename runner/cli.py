@@ -122,7 +122,7 @@ def _run_verb(name: str, references: Sequence[str], arguments: Sequence[str], *,
     if name == WORKER:
         return _worker(arguments, installed)
     module = importlib.import_module(_MODULES.get(name, f"runner.commands.{name}"))
-    code: int = module.main([DEBUG_OPTION, *arguments] if debug and name == "sweep" else arguments)
+    code: int = module.main([DEBUG_OPTION, *arguments] if debug and name in _WITH_JOBS else arguments)
     return code
 
 
@@ -213,3 +213,6 @@ _MODULES = {"eval": "runner.commands.evaluate"}
 """Verb -> the module whose ``main`` runs it. For verbs that are not listed, the module is ``runner.commands.VERB``."""
 
 _WITHOUT_PLUGINS = ("ui", "sync", "doctor", "new")
+
+_WITH_JOBS = ("sweep", "simulate", "table")
+"""Verbs that run jobs, whose tracebacks --debug prints."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from runner.commands.train import train
-from runner.system.console import verb_parser
+from runner.system.console import DEBUG_OPTION, verb_parser
 
 _DESCRIPTION = """\
 Predict times, traffic and memory of a run on the hardware that cluster.hardware describes. Nothing is trained, and no
@@ -29,4 +29,5 @@ def main(arguments: Sequence[str]) -> int:
         parser.print_help()
         return 0
     given = any(argument.lstrip("+").startswith(f"{KEY}=") for argument in arguments)
-    return train([*arguments, *([] if given else [f"{KEY}={UPDATES}"])])
+    others = [argument for argument in arguments if argument != DEBUG_OPTION]
+    return train([*others, *([] if given else [f"{KEY}={UPDATES}"])], debug=DEBUG_OPTION in arguments)

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     files = reader.read(find_table(options.name, folders))
     code = 0
     if options.verb == "run":
-        sweep = TableSweep(files, options.overrides, options.config_dir, options.budget)
+        sweep = TableSweep(files, options.overrides, options.config_dir, options.budget, debug=options.debug)
         code = run_table(files, _runs(files.table, options.cells), sweep)
     if options.verb == "export":
         _export(current(files), options.format, options.output)
@@ -173,6 +173,7 @@ def _seconds(text: str) -> float:
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = verb_parser("table", "Published tables next to the values of stored configurations.", _EXAMPLE)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of a job that fails")
     verbs = parser.add_subparsers(dest="verb", required=True)
     listed = verbs.add_parser("list", help="list the tables with the numbers of existing values and of claims")
     shown = verbs.add_parser("show", help="print a table")

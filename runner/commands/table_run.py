@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from runner.commands.planned_sweep import PlannedSweep
@@ -82,6 +83,7 @@ class TableSweep:
 
     overrides: settings of Hydra's launcher. config_dir: folder of the user's YAML files. budget_s: limit of the sum of
     the jobs' estimated seconds; None for no limit. digests: settings of a dataset (text) -> digest of its examples.
+    debug: print the traceback of a job that fails.
     """
 
     files: TableFiles
@@ -89,6 +91,7 @@ class TableSweep:
     config_dir: Path | None = None
     budget_s: float | None = None
     digests: dict[str, str] = field(default_factory=dict)
+    debug: bool = False
 
     @property
     def directory(self) -> Path:
@@ -258,7 +261,8 @@ class TableSweep:
         if not jobs and (not own.grid or self._is_exported()):
             return 0
         at_once = 1 if plan.launcher.shares_process else max(1, len(jobs))
-        with PlannedSweep(own, self.directory, show=False, ended=lambda: self._collect(trials, plan)) as sweep:
+        ended = partial(self._collect, trials, plan)
+        with PlannedSweep(own, self.directory, debug=self.debug, show=False, ended=ended) as sweep:
             sweep.record = SweepRecord()
             for start in range(0, len(jobs), at_once):
                 batch = dict(list(jobs.items())[start : start + at_once])

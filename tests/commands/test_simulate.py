@@ -153,6 +153,9 @@ def test_wrong_simulations_are_refused(tmp_path: Path, capsys: Capture) -> None:
     assert "simulate.updates=0: expected 1 to" in refused(forced, capsys)
     assert "cluster.hardware=null: expected a d" in refused(["simulate", *CLUSTER, "cluster=local", place], capsys)
     assert Summary.read(tmp_path / "run" / "summary.json").status == "failed"
+    swept = ["simulate", "-m", *CLUSTER, "cluster=local", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    assert main(["--debug", *swept]) == 1
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_training_warns_that_described_hardware_has_no_effect(tmp_path: Path) -> None:

@@ -140,6 +140,12 @@ def test_a_run_whose_loss_explodes_is_a_result(own: Path, capsys: Capture) -> No
     assert trained(capsys) == 0
 
 
+def test_the_traceback_of_a_failed_job_is_printed_on_request(own: Path, capsys: Capture) -> None:
+    changed(own, runs__whole__overrides=["optimizer.lr=1e30", "train.fail_on_divergence=true"], seeds=[1])
+    assert main(["--debug", *command(own, "run", "--cells", "whole")]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
 def test_a_network_that_its_strategy_refuses_is_refused_before_anything_runs(own: Path, capsys: Capture) -> None:
     changed(own, runs__parts__overrides=["parallelism=async_data", "parallelism.servers=9"])
     assert "runs.parts: parallelism.servers=9" in refused_run(own, capsys)
