@@ -9,7 +9,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from runner.commands.help_text import help_text, options
 from runner.config import conf_dir as module
@@ -258,6 +258,8 @@ def test_preset_overfit_uses_a_few_examples_without_augmentation() -> None:
     config = composed("+debug=overfit", "experiment=cifar10_convnet")
     assert limited_facts(config.data).train_examples == 32
     assert config.data.augment == Augment()
+    preset = OmegaConf.load(conf_dir() / "debug" / "overfit.yaml")
+    assert set(preset.data.augment) == {field.name for field in dataclasses.fields(Augment)} - {"others"}
 
 
 def test_preset_profile_records_a_timeline_within_its_steps() -> None:
