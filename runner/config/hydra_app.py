@@ -197,7 +197,10 @@ def _search_path(config_path: str | None = None, config_dir: Path | None = None)
 
 
 def _job_of(composed: DictConfig) -> Job:
-    """Return the single job of a composed configuration, from which Hydra's settings are removed."""
+    """Return the single job of a composed configuration. Hydra's settings are removed; those of sweeps are refused."""
+    for name in ("chdir", "env_set"):
+        if composed.hydra.job[name]:
+            raise ConfigError(f"hydra.job.{name}: only the jobs of a sweep (-m) use this setting; leave it out")
     run_dir, overrides = Path(composed.hydra.run.dir).absolute(), _texts(composed.hydra.overrides.task)
     with open_dict(composed):
         del composed["hydra"]

@@ -53,6 +53,8 @@ SMALL_RUN = ("model=mlp", "parallelism=single", "tracking=none")
         (["list", "models", "--config-dir", "absent"], ["--config-dir absent: no such directory"]),
         (["table", "list", "--config-dir", "absent"], ["--config-dir absent: no such directory"]),
         (["hydra/job_logging=default"], ["cannot be changed; the setting is always hydra/job_logging=none"]),
+        (["hydra.job.chdir=true"], ["hydra.job.chdir: only the jobs of a sweep (-m) use this setting; leave it out"]),
+        (["+hydra.job.env_set.A=1"], ["hydra.job.env_set: only the jobs of a sweep (-m) use this setting"]),
         (["-cn", "absent"], ["Cannot find primary config 'absent'"]),
         (["--cfg", "job", "--package", "absent"], ["package 'absent' not found in config"]),
         (["-m", "seed=1,2", "~hydra.callbacks.runner"], ["'hydra.callbacks.runner' does not exist"]),
