@@ -13,7 +13,7 @@ from runner.data.inspection import inspection
 from runner.data.origins import ORIGINS
 from runner.data.own_files import OwnFiles
 from runner.data.published import cache_root, is_cached
-from runner.system.console import parse_subcommand, verb_parser
+from runner.system.console import add_yaml_options, parse_subcommand, verb_parser
 
 _DESCRIPTION = "List the datasets, download one into the cache, convert one to records, or inspect one."
 _EXAMPLES = """\
@@ -40,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     inspecting.add_argument("--sheet", type=Path, metavar="FILE", help="write distorted train images as a PNG file")
     for command in (converting, inspecting):
         command.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="the dataset, as for training")
+        add_yaml_options(command, ", for data=NAME")
     options = parse_subcommand(parser, arguments)
     match options.command:
         case "fetch":
@@ -47,11 +48,11 @@ def main(arguments: Sequence[str]) -> int:
         case "list":
             print(_describe_datasets(cache_root(options.cache_dir)))
         case "convert":
-            settings = hydra_app.compose(options.overrides).config().data
+            settings = hydra_app.compose(options.overrides, config_dir=options.config_dir).config().data
             settings.require_present()
             convert(settings, options.folder, (options.shards, options.test_shards))
         case "inspect":
-            config = hydra_app.compose(options.overrides).config()
+            config = hydra_app.compose(options.overrides, config_dir=options.config_dir).config()
             config.data.require_present()
             print(inspection(config.data, config.seed, config.train.batch_size, options.sheet))
     return 0

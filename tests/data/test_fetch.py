@@ -149,7 +149,9 @@ def test_wrong_arguments_are_a_configuration_error(arguments: list[str]) -> None
 
 
 def test_overrides_may_follow_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["convert", str(tmp_path / "records"), "--shards", "3", "data=digits"])
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.yaml").write_text('defaults: ["/schema/data/digits@_here_"]')
+    main(["convert", str(tmp_path / "records"), "--shards", "3", "--config-dir", str(tmp_path), "data=mine"])
     assert "train: 1438 examples in 3 files\n" in capsys.readouterr().out
     with pytest.raises(ConfigError, match="unrecognized arguments: data=digits; see `runner data --help`"):
         main(["list", "--cache-dir", str(tmp_path), "data=digits"])
