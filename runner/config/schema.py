@@ -140,7 +140,14 @@ class StragglersConfig:
 
 LOCAL, HOSTS, SLURM, RAY = LAUNCHERS = ("local", "hosts", "slurm", "ray")
 
-_KINDS_OF = {"over_tcp": (LOCAL,), "address": (HOSTS, SLURM, RAY), "hosts": (HOSTS,), "sbatch": (SLURM,), "ray": (RAY,)}
+_KINDS_OF = {
+    "over_tcp": (LOCAL,),
+    "address": (HOSTS, SLURM, RAY),
+    "hosts": (HOSTS,),
+    "sbatch": (SLURM,),
+    "ray": (RAY,),
+    "placement": (RAY,),
+}
 """Key of a launcher -> the kinds of launchers that have the key."""
 
 PLACEMENTS = ("pack", "spread", "strict_pack", "strict_spread")
@@ -180,8 +187,9 @@ class LauncherConfig:
         expected = "a number of processes, 1 to 4096, for each host, such as {a: 2}"
         require(counted, f"{where}.hosts", self.hosts, expected)
         for name, kinds in _KINDS_OF.items():
+            unset = getattr(self, name) in ("", {}, getattr(type(self), name))
             expected = f"{' or '.join(kinds)}, because launcher.{name} is set"
-            require(not getattr(self, name) or self.kind in kinds, f"{where}.kind", self.kind, expected)
+            require(unset or self.kind in kinds, f"{where}.kind", self.kind, expected)
         require_one_of(f"{where}.placement", self.placement, PLACEMENTS)
         given = self.sbatch if isinstance(self.sbatch, Mapping) else {} if self.sbatch is None else {"": self.sbatch}
         allowed = all(name in SBATCH_OPTIONS and isinstance(value, str | int) for name, value in given.items())
