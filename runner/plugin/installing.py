@@ -24,7 +24,9 @@ def install(references: Sequence[str]) -> None:
         raise ConfigError(f"install({references!r}): expected a list, as in install([{references!r}])")
     for reference in references:
         located = locate(reference)
-        if located.sha256 in PLUGINS.values():
+        same = [each for each, sha256 in PLUGINS.items() if sha256 == located.sha256]
+        # Modules with equal sources, such as "from .models import plugin", are different plugins.
+        if same and (located.reference in same or any(each.endswith(".py") for each in (*same, located.reference))):
             continue
         plugin = execute(located)
         faults = [*_taken(plugin), *_kernel_faults(plugin)]

@@ -163,6 +163,16 @@ def test_the_same_plugin_is_installed_once(tmp_path: Path) -> None:
         install([path])
 
 
+def test_modules_with_equal_sources_are_different_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("pack_a", "pack_b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("from .models import plugin\n")
+        model_file(tmp_path / name, name, "models.py")
+    install(["pack_a", "pack_b", "pack_a"])
+    assert {"pack_a", "pack_b"} <= MODELS.keys()
+
+
 def test_installed_plugins_are_recorded_and_pinned(tmp_path: Path) -> None:
     assert provenance() == {}
     path = model_file(tmp_path, "tiny")
