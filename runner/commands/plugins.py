@@ -45,6 +45,13 @@ def install_plugins(references: Sequence[str]) -> dict[str, str]:
     return loadable()
 
 
+def plugin_words() -> list[str]:
+    """Return the words of a command line that load the plugins of this process."""
+    from runner.plugin import loadable
+
+    return [word for reference in loadable() for word in (OPTION, reference)]
+
+
 def require_session_classes(run_dir: Path, given: Collection[str] = ()) -> None:
     """Raise ConfigError if a run's configuration names classes of a Python session that this process does not have.
 

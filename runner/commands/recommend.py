@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from runner.commands.plugins import plugin_words
 from runner.config.configuration import from_composed
 from runner.config.error_text import unknown_command_line_option
 from runner.config.groups import GROUPS
@@ -149,6 +150,6 @@ def recommendation_text(
     ]
     headers = ("rank", "strategy", "us per example", "ms per update", "updates", "memory MiB", "limit")
     own = [] if config_dir is None else ["--config-dir", str(config_dir)]
-    best = (["runner", "simulate", *own, *overrides, *each] for each, _ in ranked[:SHOWN])
+    best = (["runner", *plugin_words(), "simulate", *own, *overrides, *each] for each, _ in ranked[:SHOWN])
     lines = [text_table(headers, rows), "", *map(shlex.join, best)]
     return "\n".join([*lines, *(["", "cannot be used:", *refused] if refused else [])])

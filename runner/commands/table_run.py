@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from runner.commands.planned_sweep import PlannedSweep
+from runner.commands.plugins import plugin_words
 from runner.commands.table_files import TableFiles, current
 from runner.config.configuration import fix_machine_values, from_composed
 from runner.config.devices import found_gpus, require_devices
@@ -150,7 +151,7 @@ class TableSweep:
         if self.files.folder != folder_of(self.files.path):
             given["--results"] = self.files.folder.parent
         words = [text for name, path in given.items() if path is not None for text in (name, str(path))]
-        return shlex.join(["runner", "table", "run", self.files.path.stem, *words])
+        return shlex.join(["runner", *plugin_words(), "table", "run", self.files.path.stem, *words])
 
     def _job_of(self, trial: Trial, plan: Plan) -> PlannedJob | None:
         directory = planned(trial.job).directory

@@ -9,6 +9,7 @@ import pytest
 
 from runner.cli import main
 from runner.commands.recommend import candidates
+from runner.plugin.installing import PLUGINS
 from runner.records.summary import Summary
 from runner.tracing.parts import PARTS
 from runner.training.simulation import hardware_of, simulate
@@ -100,7 +101,8 @@ def test_a_sweep_of_simulations_has_a_table(tmp_path: Path, capsys: Capture) -> 
     assert capsys.readouterr().out.splitlines()[-1] == str(tmp_path / "0")
 
 
-def test_strategies_are_recommended_by_time_with_commands(capsys: Capture) -> None:
+def test_strategies_are_recommended_by_time_with_commands(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PLUGINS, "mine.py", "0" * 64)
     overrides = ["cluster=ethernet", "model=mlp", "model.hidden=[8]", "cluster.hardware.step_us=100"]
     assert main(["recommend", *overrides, "--workers", "2,3"]) == 0
     ranked, commands, unusable = capsys.readouterr().out.split("\n\n")
@@ -113,10 +115,11 @@ def test_strategies_are_recommended_by_time_with_commands(capsys: Capture) -> No
     assert {row[1].split()[0] for row in rows} == {"single", "sync_data", "async_data", "model", "hybrid"}
     assert "sandblaster workers=2: optimizer=momentum" in unusable
     for row, command in zip(rows, commands.splitlines(), strict=False):
-        words = shlex.split(command)
-        settings = [word.removeprefix("parallelism.").removeprefix("parallelism=") for word in words[6:]]
+        name, option, plugin, *words = shlex.split(command)
+        assert (name, option, plugin) == ("runner", "--plugin", "mine.py")
+        settings = [word.removeprefix("parallelism.").removeprefix("parallelism=") for word in words[5:]]
         assert " ".join(settings) == row[1]
-        found = simulate(composed_config(*words[2:]), 2)
+        found = simulate(composed_config(*words[1:]), 2)
         assert 1e6 / found.examples_per_s == pytest.approx(float(row[2].replace(",", "")), rel=1e-3)
 
 

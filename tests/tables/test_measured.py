@@ -86,6 +86,8 @@ def test_a_table_uses_a_plugin_without_which_only_this_table_is_not_listed(
     load_kernels()
     with restored_tables():
         assert main(["--plugin", "my_net.py", "table", "run", "mine", *listed[2:]]) == 0
+        again = json.loads(Path("multirun/table/mine/plan.json").read_text())["again"]
+        assert again.startswith(f"runner --plugin {Path('my_net.py').absolute()} table run mine --config-dir ")
         assert main(["--plugin", "my_net.py", *listed]) == 0
         stored = TableReader(own.parents[1]).read(own).results()["whole"].current[1]
     assert stored.configuration["model"]["filters"] == 2
