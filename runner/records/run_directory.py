@@ -28,6 +28,7 @@ SESSION_FOLDER = "session"
 """The folder, in the directory of a run, with the sources of classes that a Python session passed to the run."""
 
 _MAX_PID_BYTES = 20
+_CHOICE = "hydra.run.dir=DIR, or with --output DIR of `runner rerun` and `runner adapt`"
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def require_unused(path: Path) -> None:
         used = holds_run(path) or any((path / "checkpoints").glob("step-*"))
     if used:
         advice = f"continue it with `runner resume={shlex.quote(str(path))}`, or choose another directory"
-        raise DirectoryInUseError(f"{path} already holds a run: {advice} with hydra.run.dir=DIR")
+        raise DirectoryInUseError(f"{path} already holds a run: {advice} with {_CHOICE}")
 
 
 @contextmanager
@@ -195,7 +196,7 @@ def run_and_starts(path: Path) -> tuple[str, int]:
 
 
 def _writing(path: Path) -> AbstractContextManager[None]:
-    advice = "expected a writable directory with free space. Choose another one with hydra.run.dir=DIR"
+    advice = f"expected a writable directory with free space. Choose another one with {_CHOICE}"
     return writing(f"in {path}", advice)
 
 
@@ -207,7 +208,7 @@ def _take_lock(path: Path) -> int:
         if not take_lock(lock):
             holder = os.pread(lock, _MAX_PID_BYTES, 0).strip()
             process = f"process {int(holder)}" if holder.isdigit() else "another process"
-            advice = "wait for that run, stop it, or choose another directory with hydra.run.dir=DIR"
+            advice = f"wait for that run, stop it, or choose another directory with {_CHOICE}"
             raise DirectoryInUseError(f"{path} is in use by {process}: {advice}")
         os.ftruncate(lock, 0)
         os.pwrite(lock, b"%d\n" % os.getpid(), 0)

@@ -144,7 +144,7 @@ def test_the_verb_gives_the_results_of_the_run(
     assert found["curve"] == {"25": found["scores"]["adabn"]}
     monkeypatch.delattr(storing, "adapt")  # the used directory is found first
     assert main(arguments) == 9
-    assert "already holds a run" in capsys.readouterr().err
+    assert "with hydra.run.dir=DIR, or with --output DIR of `runner rerun` and" in capsys.readouterr().err
 
 
 def test_the_statistics_are_those_of_all_target_examples(trained: Path) -> None:
