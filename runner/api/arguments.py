@@ -43,8 +43,7 @@ class Arguments:
     def in_force(self) -> Iterator[None]:
         """Make the classes and the installed plugins available to configurations until the block ends."""
         install_plugins([])
-        options = [(each.kind, each.name) for each in self.classes if each.kind != CALLBACK]
-        with installed(self.classes), options_without_yaml(options):
+        with installed(self.classes), options_without_yaml():
             yield
 
 

@@ -268,10 +268,11 @@ class _Schemas(dict[str, Any]):
 
 
 @contextmanager
-def options_without_yaml(options: Iterable[tuple[str, str]]) -> Iterator[None]:
-    """Until the block ends, let overrides choose ``options``, (group, name), which have a schema but no YAML file."""
-    repo = ConfigStore.instance().repo
-    options = list(options)
+def options_without_yaml() -> Iterator[None]:
+    """Until the block ends, let overrides choose options with a schema but no YAML file, such as those of plugins."""
+    repo, conf = ConfigStore.instance().repo, conf_dir()
+    options = [(group, name) for group, table in GROUPS.items() for name in table]
+    options = [(group, name) for group, name in options if not (conf / group / f"{name}.yaml").is_file()]
     for group, name in options:
         node = {"defaults": [f"/schema/{group}/{name}@_here_", "_self_"], "name": name}
         ConfigStore.instance().store(group=group, name=name, node=node)

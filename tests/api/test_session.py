@@ -12,10 +12,12 @@ import pytest
 import runner
 from runner.cli import main
 from runner.models import MODELS
+from runner.optimizers import OPTIMIZERS
 from runner.plugin import provenance
 from runner.plugin.session import session_class
 from runner.records.stored_run import read_plugins
 from tests.api.session_classes import Halves, Recorder, SignDescent, SmallNet, Stripes
+from tests.plugin_tables import EXAMPLES, restored_tables
 from tests.refusal import Capture
 from tests.small_runs import SMALL, typed
 
@@ -85,6 +87,14 @@ def test_a_dataset_class_trains_in_one_process_only(here: Path) -> None:
     together = [*SMALL, "cluster.one_process=true"]
     run = runner.run(together, model="mlp", data=Stripes, parallelism=TWO_WORKERS, train=train)
     assert run.summary.status == "finished"
+
+
+def test_options_of_an_installed_file_are_chosen_by_name_or_as_objects(here: Path) -> None:
+    with restored_tables():
+        runner.install([str(EXAMPLES / "own_optimizer" / "lion.py")])
+        lion = OPTIMIZERS["lion"](lr=0.5, clip_norm=1.0)
+        assert runner.compose(optimizer={"name": "lion", "lr": 0.5}).optimizer == lion
+        assert runner.compose(optimizer=lion).optimizer == lion
 
 
 def test_a_class_of_a_notebook_is_stored_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
