@@ -271,8 +271,9 @@ class _Schemas(dict[str, Any]):
 def options_without_yaml() -> Iterator[None]:
     """Until the block ends, let overrides choose options with a schema but no YAML file, such as those of plugins."""
     repo, conf = ConfigStore.instance().repo, conf_dir()
-    options = [(group, name) for group, table in GROUPS.items() for name in table]
-    options = [(group, name) for group, name in options if not (conf / group / f"{name}.yaml").is_file()]
+    every = ((group, name) for group, table in GROUPS.items() for name in table)
+    options = [(group, name) for group, name in every if not (conf / group / f"{name}.yaml").is_file()]
+    options = [(group, name) for group, name in options if f"{name}.yaml" not in repo.get(group, ())]
     for group, name in options:
         node = {"defaults": [f"/schema/{group}/{name}@_here_", "_self_"], "name": name}
         ConfigStore.instance().store(group=group, name=name, node=node)
@@ -280,7 +281,7 @@ def options_without_yaml() -> Iterator[None]:
         yield
     finally:
         for group, name in options:
-            repo[group].pop(f"{name}.yaml", None)  # an inner block may have removed the option
+            del repo[group][f"{name}.yaml"]
 
 
 def _current_job(composed: DictConfig, varied: Collection[str]) -> Job:
@@ -355,9 +356,9 @@ def overridden(
     """Return ``config`` as plain data with the changes of ``overrides`` ("KEY=VALUE").
 
     allowed: the keys that may be overridden; a section or group allows all of its keys. GROUP=OPTION replaces the
-    stored section by the option's section in the project's YAML files or in the user's ``config_dir``; overrides of
-    single keys are applied afterwards; a section that does not exist is added, such as that of a callback. refusal: the
-    error message for all other keys. Names and values are not checked.
+    stored section by the option's section in the YAML files of the project or of ``config_dir``, or by the defaults of
+    a plugin's option. Overrides of single keys are applied afterwards; they can add a section, such as a callback's.
+    refusal: the error message for all other keys. Names and values are not checked.
 
     Raises ConfigError for an override that is not allowed or not YAML, or that names an unknown option or section.
     """
@@ -365,7 +366,8 @@ def overridden(
     pairs = [_pair(override, set(allowed), refusal) for override in overrides]
     for name, text in pairs:
         if name in GROUPS:
-            composed = compose([f"{name}={text}"], config_dir=config_dir).composed[name]
+            with options_without_yaml():
+                composed = compose([f"{name}={text}"], config_dir=config_dir).composed[name]
             plain[name] = OmegaConf.to_container(composed, resolve=True)
     for name, text in pairs:
         if name not in GROUPS:

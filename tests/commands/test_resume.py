@@ -16,6 +16,7 @@ from runner.config.schema import FILLED_IN, Config
 from runner.kernels.gpu.discovery import Found
 from tests.fake_training import FakeTraining
 from tests.gpus import gpu, machine
+from tests.plugin_tables import EXAMPLES, restored_tables
 from tests.refusal import Capture
 from tests.small_runs import composed_config, typed
 
@@ -147,6 +148,14 @@ def test_the_gpus_are_assigned_again_for_a_new_strategy(stored: Path, monkeypatc
     assert resumed("parallelism.workers=3") == ("gpu", [0, 1, 2])
     assert resumed("train.steps=9") == ("gpu", [0, 1])
     assert resumed("cluster.device=gpu", "cluster.gpus=[2,2]") == ("gpu", [2, 2])
+
+
+def test_a_run_is_resumed_with_the_strategy_of_a_plugin(fake_training: FakeTraining, stored: Path):
+    with restored_tables():
+        strategy = ["--plugin", str(EXAMPLES / "own_strategy" / "local_sgd.py"), "parallelism=local_sgd"]
+        assert main([*strategy, f"resume={stored}", "parallelism.workers=3"]) == 0
+    assert fake_training.only.config.parallelism.name == "local_sgd"
+    assert fake_training.only.config.parallelism.workers == 3
 
 
 def test_a_run_is_resumed_from_python(fake_training: FakeTraining, stored: Path):
