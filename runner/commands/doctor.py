@@ -15,7 +15,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from runner.config.conf_dir import conf_dir
-from runner.errors import ResourceError
+from runner.errors import ConfigError, ResourceError
 from runner.kernels.gpu.discovery import discover
 from runner.system import machine
 from runner.system.console import verb_parser
@@ -182,7 +182,10 @@ def _datasets() -> Iterator[Finding]:
 def _tracking_store() -> Iterator[Finding]:
     from runner.commands.ui import store_answer, store_state
 
-    yield Finding("tracking store", f"{store_state()}, {store_answer()}")
+    try:
+        yield Finding("tracking store", f"{store_state()}, {store_answer()}")
+    except ConfigError as error:
+        yield Finding("tracking store", "address cannot be used", str(error))
 
 
 def _launchers() -> Iterator[Finding]:

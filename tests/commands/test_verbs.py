@@ -256,7 +256,9 @@ def test_a_cause_of_failure_is_trouble(report: Report, folder: Path, monkeypatch
     monkeypatch.setattr(doctor, "SHARED_MEMORY", folder / "absent")
     monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
     monkeypatch.setattr(doctor, "_requirements", lambda: required)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "file:mlruns")
     text = report(4)
+    assert "trouble: tracking store: tracking store 'file:mlruns': expected an address that starts with" in text
     assert f"trouble: shared memory: {folder / 'absent'} is missing" in text
     assert "trouble: libzmq: older than 4.3.5" in text
     assert re.search(r"trouble: numpy: version .*; expected numpy<1\n", text)
