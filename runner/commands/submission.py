@@ -40,7 +40,7 @@ def submit_run(config: Config, run_dir: Path, arguments: Sequence[str], later: S
     the job.
     """
     launcher = config.cluster.launcher
-    if launcher.kind != SLURM or JOB in os.environ:
+    if launcher.kind != SLURM or JOB in os.environ or config.simulate.updates is not None:
         return None
     command = [*runner_command(), *(f"--plugin={reference}" for reference in pinned_references())]
     script = _SCRIPT.format(

@@ -51,6 +51,10 @@ def test_a_run_without_allocation_submits_itself(commands: Path, fake_training: 
     assert {"--no-kill", "--ntasks=4"} <= set((commands / "sbatch.args").read_text().splitlines())
     assert main([*SLURM, "cluster.spares=2", "train.restarts=0"]) == 0
     assert "--ntasks=2" in (commands / "sbatch.args").read_text().splitlines()
+    (commands / "sbatch.args").unlink()
+    assert main(["simulate", *SLURM]) == 0
+    assert not (commands / "sbatch.args").exists()
+    assert fake_training.only.config.simulate.updates == 5
 
 
 def test_a_directory_that_cannot_be_created_is_named(commands: Path, capsys: Capture) -> None:
