@@ -69,7 +69,7 @@ def _difference(topic: str, first: Mapping[str, str], second: Mapping[str, str])
 
 def _of_summary(run: StoredRun, names: tuple[str, ...]) -> dict[str, str]:
     if run.summary is None:
-        return {"status": "killed"} if "status" in names else {}
+        return {"status": "active or killed"} if "status" in names else {}
     plain = asdict(run.summary)
     # Speeds are compared by step_time_s and examples_per_s, not by the last logged values.
     plain["final"] = {name: value for name, value in plain["final"].items() if not name.startswith(_SPEEDS)}

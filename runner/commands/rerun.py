@@ -113,8 +113,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _notes(first: StoredRun, repetition: Repetition) -> Iterator[str]:
     if _weights(first) is None:
-        status = "killed" if first.summary is None else first.summary.status
-        yield f"run {first.run_id} was {status}, so it has no weights_sha256 for the comparison"
+        status = "is active or was killed" if first.summary is None else f"was {first.summary.status}"
+        yield f"run {first.run_id} {status}, so it has no weights_sha256 for the comparison"
     if repetition.replayed is not None:
         yield f"the order of the workers is replayed from {repetition.replayed}"
     if repetition.doubt:
