@@ -15,6 +15,7 @@ from runner.data.records.description import Description, write_description
 from runner.data.records.example import Value, encode
 from runner.data.records.shards import shard_name
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
+from runner.data.streamed import BOX
 from runner.errors import ConfigError, DataError
 from runner.system.files import writing
 from runner.system.record_framing import framed
@@ -28,9 +29,9 @@ _RAW = b"RAW"
 def convert(settings: DatasetSettings, folder: Path, shards: Sequence[int], report: Report = print) -> None:
     """Write the train and the test split of a dataset into a new folder, in the order of the dataset.
 
-    Image files keep their bytes; arrays are written as raw bytes in the order (C, H, W). shards: the maximum number of
-    files of each split; no file is empty. Raises ConfigError if the folder is not empty or the dataset has fields
-    other than x and y, DataError if the data cannot be read, ResourceError if a file cannot be written.
+    Image files keep their bytes and bounding boxes; arrays are written as raw bytes in the order (C, H, W). shards: the
+    maximum number of files of each split; no file is empty. Raises ConfigError if the folder is not empty or the dataset
+    has fields other than x and y, DataError if the data cannot be read, ResourceError if a file cannot be written.
     """
     if isinstance(settings, ImageFolder):
         settings = replace(settings, stream=True)
@@ -90,10 +91,12 @@ def _write_shard(path: Path, examples: Examples, chosen: Integers, facts: Facts,
 
 def _of_file(image: EncodedImage) -> dict[str, Value]:
     is_jpeg = image.content[:2] == b"\xff\xd8"
+    boxes = {} if image.boxes is None else dict(zip(BOX, image.boxes.T, strict=True))
     return {
         "image/encoded": [image.content],
         "image/format": [b"JPEG" if is_jpeg else b"PNG"],
         "image/filename": [Path(image.where).name.encode()],
+        **boxes,
     }
 
 

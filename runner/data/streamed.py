@@ -16,7 +16,8 @@ from runner.data.records.index import ShardIndex
 from runner.errors import DataError
 from runner.system.files import open_regular
 
-_BOX = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+BOX = tuple(f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax"))
+"""The features with the sides of bounding boxes, each a list of floats with one entry for each box."""
 
 
 class ImageFiles(Examples):
@@ -55,7 +56,7 @@ class Records(Examples):
         self._fields = fields
         self._first_label = first_label
         self._ends = np.cumsum(self.shards)
-        boxes = () if fields.shape is not None else _BOX
+        boxes = () if fields.shape is not None else BOX
         self._wanted = (fields.image, *boxes, *((fields.label,) if fields.targets else ()))
 
     def __len__(self) -> int:
@@ -130,7 +131,7 @@ def _numbers(where: str, features: Mapping[str, Value], name: str, shape: tuple[
 
 def _boxes(features: Mapping[str, Value]) -> NDArray[np.float32] | None:
     """Return bounding boxes (K, 4) if a record has all four lists of floats, of equal lengths."""
-    sides = [features.get(name) for name in _BOX]
+    sides = [features.get(name) for name in BOX]
     if not all(isinstance(side, np.ndarray) and side.dtype == np.float32 for side in sides):
         return None
     arrays = [np.asarray(side) for side in sides]

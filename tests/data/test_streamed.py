@@ -23,10 +23,11 @@ from runner.data.order import Shuffle, epoch_order
 from runner.data.pipeline import Batch, Pipeline
 from runner.data.preprocessing import PreprocessingSettings
 from runner.data.records.description import DESCRIPTION_FILE
-from runner.data.records.example import encode
+from runner.data.records.example import Value, encode
 from runner.data.records.shards import shard_name
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.data.source import pipeline_of
+from runner.data.streamed import BOX
 from runner.errors import ConfigError, DataError
 from runner.system.record_framing import framed
 from tests.data.own_data import small_arrays, write_arrays, write_images
@@ -157,11 +158,11 @@ def test_limits_of_streamed_data_keep_the_examples_of_limited_arrays(tmp_path: P
     assert train.shards.tolist() == [3, 2, 1]
 
 
-def image_records(folder: Path, images: list[bytes]) -> Path:
+def image_records(folder: Path, images: list[bytes], **more: Value) -> Path:
     folder.mkdir()
     for name in ("train", "test"):
         records = [
-            framed(encode({"image/encoded": [content], "image/class/label": np.array([1 + number % 2])}))
+            framed(encode({"image/encoded": [content], "image/class/label": np.array([1 + number % 2]), **more}))
             for number, content in enumerate(images)
         ]
         (folder / shard_name(name, 0, 1)).write_bytes(b"".join(records))
@@ -180,6 +181,17 @@ def test_the_labels_of_imagenet_records_begin_at_1(tmp_path: Path) -> None:
     assert TFRecord(**settings).facts().classes == 3
     with pytest.raises(DataError, match=r"labels are 1 to 2; expected 2 to 2, 1 classes from data\.first_label on"):
         TFRecord(**settings, first_label=2, classes=1)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_converted_records_keep_the_bounding_boxes(count: int, tmp_path: Path) -> None:
+    sides = {side: np.float32(np.arange(count)) / 8 + number for number, side in enumerate(BOX)}
+    settings = TFRecord(path=str(image_records(tmp_path / "r", [png(0)], **sides)), cache_dir=str(tmp_path), size=4)
+    shared = {"mean": [0.0] * 3, "std": [1.0] * 3}
+    records = converted(replace(settings, **shared), tmp_path, 1, 1)
+    for each in (settings, records):
+        (image,) = replace(each, **shared).load().train.take(np.arange(1))["x"]
+        np.testing.assert_array_equal(image.boxes, np.stack([*sides.values()], axis=1), strict=True)
 
 
 def test_undecodable_images_are_replaced_or_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
