@@ -30,14 +30,17 @@ def convert(settings: DatasetSettings, folder: Path, shards: Sequence[int], repo
     """Write the train and the test split of a dataset into a new folder, in the order of the dataset.
 
     Image files keep their bytes and bounding boxes; arrays are written as raw bytes in the order (C, H, W). shards: the
-    maximum number of files of each split; no file is empty. Raises ConfigError if the folder is not empty or the dataset
-    has fields other than x and y, DataError if the data cannot be read, ResourceError if a file cannot be written.
+    maximum number of files of each split; no file is empty. Raises ConfigError if the folder is not empty, or if the
+    dataset has several domains or fields other than x and y; DataError if the data cannot be read; ResourceError if a
+    file cannot be written.
     """
     if isinstance(settings, ImageFolder):
         settings = replace(settings, stream=True)
     facts, dataset = limited_facts(replace(settings, val_fraction=0.0)), load_limited(settings)
     if set(facts.fields) != {"x", "y"}:
         raise ConfigError(f"data={settings.name} has the fields {', '.join(facts.fields)}; expected x and y")
+    if dataset.train.domains.any():
+        raise ConfigError(f"data={settings.name} has several domains; expected one: convert each dataset separately")
     description = _description(dataset, facts)
     with writing(f"records into {folder}", "choose another folder, or free space"):
         folder.mkdir(parents=True, exist_ok=True)

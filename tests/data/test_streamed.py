@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from runner.commands.explain import explain
-from runner.data import Arrays, ImageFolder, TFRecord
+from runner.data import Arrays, Domains, ImageFolder, TFRecord
 from runner.data.augmentation import Augment
 from runner.data.convert import convert
 from runner.data.dataset import Subset
@@ -268,6 +268,9 @@ def test_wrong_settings_and_a_damaged_description_are_refused(tmp_path: Path) ->
     records = converted(ImageFolder(path=str(images)), tmp_path, 1, 1)
     with pytest.raises(ConfigError, match=r"records is not empty: expected a new folder"):
         converted(ImageFolder(path=str(images)), tmp_path, 1, 1)
+    domains = Domains(sources={name: {"name": "image_folder", "path": str(images)} for name in "ab"})
+    with pytest.raises(ConfigError, match="data=domains has several domains; expected one: convert each dataset"):
+        converted(domains, tmp_path / "domains", 1, 1)
     (tmp_path / "records" / DESCRIPTION_FILE).write_text('{"version": 1, "name": 3}')
     with pytest.raises(DataError, match=r"dataset\.json is damaged: name: 3, expected text"):
         replace(records)
