@@ -143,7 +143,7 @@ class Arrays(NormalisedFiles):
         for key in ("y_train", "y_test"):
             header, count = headers[key], headers[key.replace("y", "x", 1)].shape[0]
             possible = [(count, *shape), *([(count,)] if shape == (1,) else [])]
-            if header.dtype.kind != "f" or len(shape) != 1 or header.shape not in possible:
+            if header.dtype.kind != "f" or len(shape) != 1 or not shape[0] or header.shape not in possible:
                 expected = f"floats [{count}, K] in both splits, or [{count}], to predict numbers"
                 raise self._wrong(key, f"is {header.dtype}{list(header.shape)}", expected)
         return shape

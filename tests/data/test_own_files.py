@@ -142,6 +142,7 @@ def images(shape: tuple[int, ...], dtype: str = "uint8") -> dict[str, Array]:
         ({"y_train": np.zeros(7, int)}, r"y_train is int64\[7\]; expected integers \[8\]"),
         ({"y_train": np.zeros(8)}, r"y_test is int64\[4\]; expected floats \[4, K\] in both splits, or \[4\]"),
         ({"y_train": np.zeros((8, 2, 1))}, r"y_train is float64\[8, 2, 1\]; expected floats \[8, K\]"),
+        ({"y_train": np.zeros((8, 0)), "y_test": np.zeros((4, 0))}, r"y_train is float64\[8, 0\]; expected floats"),
         ({"y_test": np.array([0, -1, 0, 0])}, "y_test holds labels from -1 to 0; expected labels from 0"),
         ({"y_test": np.array([0, 10**9, 0, 0])}, "from 0 to 1000000000; expected labels from 0, below 1,000,000"),
         ({"class_names": np.array(["a", "b"])}, r"class_names is <U1\[2\]; expected text, the names of labels 0 to 2"),
