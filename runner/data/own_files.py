@@ -137,7 +137,8 @@ def channel_statistics(count: int, shape: tuple[int, ...], read: Read) -> tuple[
     """Return mean and standard deviation of each channel of ``count`` (1 or more) examples of ``shape`` (C, ...).
 
     Each example is read twice. Both results are computed in float64 over chunks of fixed order and size, so that equal
-    images give equal results bit for bit. Both are () if no example can be used.
+    images give equal results bit for bit. The deviation of a constant channel is exactly 0. Both results are () if no
+    example can be used.
     """
     others = (0, *range(2, len(shape) + 1))
     rows = max(1, _VALUES_PER_CHUNK // max(1, math.prod(shape)))
@@ -148,5 +149,12 @@ def channel_statistics(count: int, shape: tuple[int, ...], read: Read) -> tuple[
         return (), ()
     mean = sum(each for _, each in sums) / per_channel
     centre = np.reshape(mean, (1, -1, *(1 for _ in others[1:])))
-    squares = sum(np.square(read(*span).astype(np.float64) - centre).sum(axis=others) for span in spans)
-    return tuple(map(float, mean)), tuple(map(float, np.sqrt(squares / per_channel)))
+    squares, low, high = np.zeros(shape[:1]), np.full(shape[:1], np.inf), np.full(shape[:1], -np.inf)
+    for span in spans:
+        away = read(*span).astype(np.float64) - centre
+        squares += np.square(away).sum(axis=others)
+        low = np.minimum(low, away.min(axis=others, initial=np.inf))
+        high = np.maximum(high, away.max(axis=others, initial=-np.inf))
+    # The mean is rounded, so the squares of a constant channel can be above 0.
+    deviations = np.where(low == high, 0.0, np.sqrt(squares / per_channel))
+    return tuple(map(float, mean)), tuple(map(float, deviations))

@@ -165,6 +165,9 @@ def test_images_that_are_constant_or_not_finite_are_refused(path: Path) -> None:
     settings = arrays(path, images((2, 6, 5)))
     with pytest.raises(DataError, match="channel 0 of the train examples is 1 everywhere"):
         settings.load()
+    tenths = {name: 0.1 * values for name, values in images((7,), "float64").items()}  # their mean is not 0.1
+    with pytest.raises(DataError, match=r"channel 0 of the train examples is 0\.1 everywhere"):
+        arrays(path, tenths).load()
 
 
 def test_data_that_take_too_much_memory_are_refused_with_the_bytes(path: Path, folder: Path) -> None:
