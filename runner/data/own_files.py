@@ -106,7 +106,7 @@ class NormalisedFiles(OwnFiles):
     def normalisation_of(self, images: NDArray[Any]) -> Normalisation:
         """Return the known normalisation; without one, compute it so that the train ``images`` have mean 0 and std 1.
 
-        Raises DataError if a channel is constant.
+        Raises DataError if a channel is constant or not finite.
         """
         return self.normalisation_from(len(images), images.shape[1:], lambda lo, hi: images[lo:hi])
 
@@ -118,6 +118,9 @@ class NormalisedFiles(OwnFiles):
         if not mean:
             raise DataError(f"{self.path}: no measured train image can be decoded; replace the images")
         for channel, deviation in enumerate(std):
+            if not math.isfinite(deviation):
+                fault = f"channel {channel} of the train examples has mean {mean[channel]:g}, deviation {deviation:g}"
+                raise DataError(f"{self.path}: {fault}; expected finite numbers; correct or remove the others")
             if deviation == 0.0:
                 fault = f"channel {channel} of the train examples is {mean[channel]:g} everywhere"
                 advice = "remove it, or set data.mean and data.std"

@@ -146,6 +146,8 @@ def test_arrays_that_cannot_be_mapped_are_refused(tmp_path: Path) -> None:
     settings = Arrays(path=str(write_arrays(tmp_path / "n.npz", **stored)), stream=True, mean=[0.0], std=[1.0])
     with pytest.raises(DataError, match=r"n\.npz: x_train is not finite in example 3; expected finite numbers"):
         batches(settings)
+    with pytest.raises(DataError, match="channel 0 of the train examples has mean nan, deviation nan; expected finite"):
+        replace(settings, mean=None, std=None).load()
 
 
 def test_limits_of_streamed_data_keep_the_examples_of_limited_arrays(tmp_path: Path) -> None:
