@@ -70,7 +70,7 @@ class ImageFolder(EncodedFiles):
             normalisation = self.normalisation_of_examples(files, preprocessing)
             return Dataset(self.name, files, scored, normalisation, preprocessing, self.skip_errors)
         train, test = (self._split(split, facts.class_names) for split in listed)
-        return Dataset(self.name, train, test, self.normalisation_of(train["x"]))
+        return Dataset(self.name, train, test, self.normalisation_of_examples(train, None))
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
         """Return class -> files for the train and the test split. Raises DataError if a class has no train images."""
