@@ -105,7 +105,11 @@ class Records(Examples):
                 raise DataError(f"{where}: feature {fields.image} holds {len(value)} values; expected 1 encoded image")
             return EncodedImage(value[0], where, _boxes(features))
         if isinstance(value, np.ndarray):
-            return _numbers(where, features, fields.image, fields.shape)
+            numbers = _numbers(where, features, fields.image, fields.shape)
+            if fields.dtype == "uint8" and not np.array_equal(numbers, np.rint(numbers).clip(0, 255)):
+                fault = f"feature {fields.image} has numbers other than the integers 0 to 255"
+                raise DataError(f"{where}: {fault}, which data.dtype=uint8 expects; use data.dtype=float32")
+            return numbers
         dtype = np.dtype(fields.dtype).newbyteorder("<")
         expected = int(np.prod(fields.shape)) * dtype.itemsize
         if len(value) != 1 or len(value[0]) != expected:

@@ -29,9 +29,9 @@ class TFRecord(EncodedFiles):
     train, test: patterns of the files of each split: wildcards, or NAME@COUNT. first_label: the label of the first
     class, 1 in the records of ImageNet. Files compressed with GZIP or ZLIB are expanded into the cache.
     The other keys describe the records. If a key is null, the entry of dataset.json or the default in parentheses is
-    used. image ("image/encoded"): feature with one encoded image, raw bytes or floats. label ("image/class/label"):
+    used. image ("image/encoded"): feature with one encoded image, raw bytes or numbers. label ("image/class/label"):
     feature with one integer. classes (up to the largest label): number of classes. shape (encoded images): shape of x
-    in raw bytes or floats, such as [3,32,32]. dtype ("uint8"): dtype of raw bytes.
+    in raw bytes or numbers, such as [3,32,32]. dtype ("uint8"): dtype of x.
     """
 
     name: str = "tfrecord"

@@ -264,6 +264,18 @@ def test_wrong_features_are_named(changes: dict[str, object], message: str, tmp_
         batches(converted(settings, tmp_path, 2, 1, **changes))
 
 
+def test_records_of_numbers_have_the_stated_dtype(tmp_path: Path) -> None:
+    numbers = np.float32([[0.25, -3.5], [300.0, 2.0]])
+    for split in ("train", "test"):
+        records = (framed(encode({"x": row, "y": np.array([0])})) for row in numbers)
+        (tmp_path / shard_name(split, 0, 1)).write_bytes(b"".join(records))
+    shared = {"image": "x", "label": "y", "shape": [2], "mean": [0.0] * 2, "std": [1.0] * 2}
+    settings = TFRecord(path=str(tmp_path), cache_dir=str(tmp_path / "cache"), dtype="float32", **shared)
+    np.testing.assert_array_equal(settings.load().train.take(np.arange(2))["x"], numbers, strict=True)
+    with pytest.raises(DataError, match=r"numbers other than the integers 0 to 255, .* use data\.dtype=float32"):
+        batches(replace(settings, dtype=None))
+
+
 def test_wrong_settings_and_a_damaged_description_are_refused(tmp_path: Path) -> None:
     images = write_images(tmp_path / "images")
     with pytest.raises(ConfigError, match=r"data\.stream=false with data\.preprocessing\.name=vgg .* use data\.stream"):
