@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from runner.data.dataset import Dataset, Facts
+from runner.data.decoder import Decoder
 from runner.data.pipeline import Pipeline
 from runner.data.settings import DatasetSettings, limited_facts, load_limited
 from runner.data.source import pipeline_of
@@ -105,7 +106,7 @@ def contact_sheet(pipeline: Pipeline, shape: tuple[int, ...], dataset: Dataset) 
     chosen = np.arange(rows, dtype=np.int64) * len(train) // rows
     plain = train.take(chosen)["x"]
     if dataset.preprocessing is not None:
-        plain = np.stack([dataset.preprocessing.evaluate(image) for image in plain])
+        plain = Decoder(dataset.preprocessing, dataset.skip_errors).evaluate({"x": plain})[0]["x"]
     views = [plain, *(pipeline.distorted(chosen, chosen, step)["x"] for step in range(_COLUMNS - 1))]
     normalisation = dataset.normalisation
     low, scale = (0.0, normalisation.scale) if normalisation.bounded else (plain.min(), np.ptp(plain) or 1.0)

@@ -215,6 +215,7 @@ def test_undecodable_images_are_replaced_or_masked(tmp_path: Path, caplog: pytes
     assert sorted(values) == [10, 30, 30, 40]
     assert set(zip(values.tolist(), trained["y"].tolist(), strict=True)) == {(10, 0), (30, 0), (40, 1)}
     assert "(1 of data.skip_errors=2)" in caplog.text
+    assert "sheet.png: one train example per row" in inspection(settings, 0, 4, tmp_path / "sheet.png")
     bad = TFRecord(**shared | {"path": str(image_records(tmp_path / "bad", [b"?"]))}, skip_errors=9)
     with pytest.raises(DataError, match="no image of its split can be decoded"):
         pipeline(bad).read("train", 0, 0, 1)
