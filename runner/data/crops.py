@@ -81,7 +81,7 @@ def random_area(
 
     area: smallest and largest fraction of the image's area. aspect: smallest and largest width / height. draws: (4 A,)
     for A attempts. boxes: (K, 4) as in :class:`~runner.data.dataset.EncodedImage`; None or K = 0 for the whole image.
-    covered: the region must contain this fraction of at least one box.
+    covered: the region must contain this fraction of at least one box of a pixel or more.
 
     Szegedy et al. 2015, section 6, with the procedure of TensorFlow's op SampleDistortedBoundingBox: the aspect ratio
     is uniform, then the height is uniform among the integers for which the area is allowed, then the place is uniform.
@@ -118,8 +118,8 @@ def _covers(region: Region, image: ImageSize, boxes: NDArray[np.float32] | None,
     top, left, bottom, right = (given * [image.height, image.width, image.height, image.width]).T
     height = np.minimum(bottom, region.top + region.height) - np.maximum(top, region.top)
     width = np.minimum(right, region.left + region.width) - np.maximum(left, region.left)
-    shared = np.maximum(height, 0) * np.maximum(width, 0)
-    return bool((shared >= covered * (bottom - top) * (right - left)).any())
+    shared, areas = np.maximum(height, 0) * np.maximum(width, 0), (bottom - top) * (right - left)
+    return bool(((areas >= 1.0) & (shared >= covered * areas)).any())
 
 
 def ten_views(image: ImageSize, shorter_side: int, size: int) -> list[tuple[Region, bool]]:

@@ -78,7 +78,7 @@ def test_a_random_area_keeps_its_bounds(image: ImageSize, seed: int) -> None:
 
 @given(st.integers(0, 999))
 def test_a_random_area_covers_a_part_of_a_box(seed: int) -> None:
-    image, box = ImageSize(100, 200), np.float32([[0.1, 0.6, 0.4, 0.9], [0, 0, 0.01, 0.01]])
+    image, box = ImageSize(100, 200), np.float32([[0.1, 0.6, 0.4, 0.9], [0, 0, 0.01, 0.01], [0.5, 0.5, 0.5, 0.9]])
     region = random_area(image, (0.05, 1.0), (3 / 4, 4 / 3), draws_of(seed, 400), box, covered=0.1)
     assert region is not None
 
