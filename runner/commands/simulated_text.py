@@ -42,6 +42,6 @@ def _facts(summary: Summary, simulation: Simulation) -> Iterator[tuple[str, str]
 
 
 def _devices(summary: Summary, simulation: Simulation) -> Iterator[tuple[str, ...]]:
-    for (process, parts), kind in zip(simulation.devices.items(), summary.devices.values(), strict=False):
-        nbytes = summary.peak_memory_bytes.get(process, 0)
-        yield process, kind, *(f"{parts[part]:.1%}" for part in simulation.parts_s), number(-(-nbytes // 2**20))
+    for (process, nbytes), kind in zip(summary.peak_memory_bytes.items(), summary.devices.values(), strict=True):
+        if parts := simulation.devices.get(process):
+            yield process, kind, *(f"{parts[part]:.1%}" for part in simulation.parts_s), number(-(-nbytes // 2**20))

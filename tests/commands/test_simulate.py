@@ -73,6 +73,12 @@ def test_a_timeline_has_rows_of_links_and_the_parts_of_the_summary(tmp_path: Pat
     assert (tmp_path / "plots" / "timeline.png").stat().st_size > 1000
 
 
+def test_each_device_is_shown_with_its_kind(tmp_path: Path, capsys: Capture) -> None:
+    simulated(tmp_path, "cluster=servers_k40", "parallelism.combine=parameter_server")
+    found = re.findall(r"^ *((?:worker|ps)-\d+) +(\w+)", capsys.readouterr().out, re.M)
+    assert found == [("worker-0", "k40"), ("worker-1", "k40"), ("ps-0", "ivy_bridge_8")]
+
+
 def test_one_worker_is_as_fast_as_itself(tmp_path: Path) -> None:
     found = simulated(tmp_path / "run", "parallelism=single")
     assert found.simulation is not None
