@@ -98,7 +98,7 @@ def picture_rows(timeline: SimulatedTimeline) -> dict[str, list[tuple[str, float
 
 
 def speedup_of(config: Config, found: Simulated) -> float | None:
-    """Return examples per second, relative to one worker of the cluster with the same batch.
+    """Return the examples per second, relative to one worker of the cluster with the same batch and as many updates.
 
     The memory of the single worker is not limited. Returns None if parallelism=single cannot train the configuration.
     """
@@ -107,7 +107,7 @@ def speedup_of(config: Config, found: Simulated) -> float | None:
     alone = dataclasses.replace(config, parallelism=single, cluster=cluster, trace=False)
     if any(single.faults(training_facts(alone))):
         return None
-    return found.examples_per_s / simulate(alone, 1, fits=False).examples_per_s
+    return found.examples_per_s / simulate(alone, len(found.update_s), fits=False).examples_per_s
 
 
 def with_simulation(

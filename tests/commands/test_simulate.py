@@ -79,8 +79,9 @@ def test_each_device_is_shown_with_its_kind(tmp_path: Path, capsys: Capture) -> 
     assert found == [("worker-0", "k40"), ("worker-1", "k40"), ("ps-0", "ivy_bridge_8")]
 
 
-def test_one_worker_is_as_fast_as_itself(tmp_path: Path) -> None:
-    found = simulated(tmp_path / "run", "parallelism=single")
+@pytest.mark.parametrize("cluster", ["ethernet", "k20x8_delayed"])
+def test_one_worker_is_as_fast_as_itself(cluster: str, tmp_path: Path) -> None:
+    found = simulated(tmp_path / "run", "parallelism=single", f"cluster={cluster}")
     assert found.simulation is not None
     assert found.simulation.speedup == pytest.approx(1.0)
 
