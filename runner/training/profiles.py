@@ -24,7 +24,7 @@ from runner.engine.run.recording import INPUT
 from runner.engine.run.step_driver import bind
 from runner.engine.simulate.costs import Costs
 from runner.engine.simulate.hardware import DeviceKind, Hardware, LinkDescription, places
-from runner.engine.simulate.network import network_of, workers_per_host
+from runner.engine.simulate.network import network_of
 from runner.engine.simulate.profile import (
     InstructionSignature,
     Machine,
@@ -168,7 +168,7 @@ def profiled_machine(config: Config, hardware: Hardware, program: Program) -> Pr
     machine = replace(hardware, kinds=kinds, links=links, routes="shortest")
     shared = replace(config.cluster, threads_per_worker=threads, cores_per_worker=cores_each)
     cluster, remote = cluster_of(shared, program), program.one_process is None
-    queued = config.cluster.emulate or workers_per_host(network, program.workers) is not None
+    queued = config.cluster.emulate or len({network.nearest(task) for task in network.place}) > 1
 
     def costs_of(kind: DeviceKind) -> Costs:
         measured = None if kind.profile is None else profile

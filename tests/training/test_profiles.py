@@ -33,6 +33,12 @@ STRATEGIES = (
     "parallelism=sandblaster parallelism.workers=2 optimizer=lbfgs schedule=constant",
 )
 
+TWO_HOSTS = (
+    "cluster=two_hosts",
+    "cluster.hardware.links.workers.between=[worker0,host0]",
+    "cluster.hardware.links.others.between=['worker[1-2]',host1]",
+)
+
 INPUTS = (1, 2, 8, 12)
 """Numbers of examples that processes read at a time, besides the whole batch."""
 
@@ -159,9 +165,10 @@ def test_messages_cost_time_of_cores(recorded: Path, tmp_path: Path) -> None:
         (STRATEGIES[0], (), False),
         (STRATEGIES[3], (), True),
         (STRATEGIES[0], ("cluster.emulate=true", "cluster.latency_ms=1"), True),
+        (STRATEGIES[0], TWO_HOSTS, True),
     ],
 )
-def test_messages_of_concurrent_clients_and_emulated_links_are_queued(
+def test_messages_of_concurrent_clients_and_between_hosts_are_queued(
     strategy: str, network: tuple[str, ...], queued: bool, recorded: Path, tmp_path: Path
 ) -> None:
     before, found = simulate(described(strategy, recorded, *network), 2).step_s, read_profile(recorded)

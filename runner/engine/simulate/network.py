@@ -60,6 +60,10 @@ class Network:
             raise Violation(f"no link leads from {start!r} to {end!r}; add links between them")
         return self._longer(routes[before], last)
 
+    def nearest(self, task: str) -> tuple[str, ...]:
+        """Return the places that are joined to the place of a task by one link, such as the switch of its host."""
+        return tuple(there for there, _ in self.neighbours.get(self.place[task], ()))
+
     def _longer(self, route: Route, link: int) -> Route:
         own = self.links[link]
         work_s = route.host_s_per_byte + own.host_s_per_byte
@@ -136,9 +140,7 @@ def workers_per_host(network: Network, workers: int) -> int | None:
     A host is a group of successive workers with links to the same places. The result is also None if each host has one
     worker, or if one host has all workers.
     """
-    own = (network.place[worker_task(k)] for k in range(workers))
-    nearest = [[place for place, _ in network.neighbours.get(each, ())] for each in own]
-    groups = [len(list(group)) for _, group in groupby(nearest)]
+    groups = [len(list(group)) for _, group in groupby(network.nearest(worker_task(k)) for k in range(workers))]
     return groups[0] if 1 < len(groups) < workers and len(set(groups)) == 1 else None
 
 
