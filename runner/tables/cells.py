@@ -175,10 +175,8 @@ def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: 
     if reason := table.rows[row].missing or read.missing:
         return reason, MISSING
     if values == wanted:
-        speed = table.kind == BENCHMARK or read.read in SPEEDS
-        machines = {str(sorted(result.origin.machine.items())) for result in results[run].current.values()}
-        mixed = f"the speeds are from {len(machines)} kinds of machines"
-        return (mixed, INCOMPLETE) if speed and len(machines) > 1 else ("", "")
+        mixed = _mixed(table, results, (f"{row}/{column}",))
+        return mixed, INCOMPLETE if mixed else ""
     if values:
         return f"{values} of {seeds_text(wanted, table.repetition)} have a value", INCOMPLETE
     if results[run].current and read.relative_to and not results[read.relative_to].current:
@@ -188,6 +186,20 @@ def _absence(table: Table, results: Mapping[str, RunResults], row: str, column: 
     if keys := results[run].changed_keys:
         return f"the configuration changed in {keys} since the value was computed", STALE
     return "it was not run", MISSING
+
+
+def _mixed(table: Table, results: Mapping[str, RunResults], cells: Sequence[str]) -> str:
+    """Return a text if speeds in cells are from several kinds of machines, or "". Two runs may differ in threads."""
+    kinds, cpus = 1, set[str | None]()
+    for row, column in (cell.split("/", 1) for cell in cells):
+        read = table.columns[column]
+        if table.kind == BENCHMARK or read.read in SPEEDS:
+            for run in {table.rows[row].run, read.relative_to} & results.keys():
+                machines = [result.origin.machine for result in results[run].current.values()]
+                kinds = max(kinds, len({str(sorted(each.items())) for each in machines}))
+                cpus |= {each.get("cpu") for each in machines}
+    kinds = max(kinds, len(cpus))
+    return f"the speeds are from {kinds} kinds of machines" if kinds > 1 else ""
 
 
 def _earlier(table: Table, results: Mapping[str, RunResults]) -> Iterator[str]:
@@ -224,19 +236,19 @@ def _compared(claim: Claim, table: Table, results: Mapping[str, RunResults]) -> 
     cells = [values_of(table, results, *cell.split("/", 1)) for cell in claim.cells]
     lacking = [cell for cell, each in zip(claim.cells, cells, strict=True) if len(each) < wanted]
     of = "no value" if table.kind in COMPUTED else f"{table.repetition}s without a value"
-    lack = f"{of} in {', '.join(lacking)}" if lacking else ""
+    lack = f"{of} in {', '.join(lacking)}" if lacking else _mixed(table, results, claim.cells)
     if claim.relation == AT_MOST:
         assert claim.limit is not None
         values = [value for each in cells for value in each.values()]
         exceeding = any(not value <= claim.limit for value in values)
-        if lacking and not exceeding:
+        if lack and not exceeding:
             return Decided(claim.text, OPEN, lack)
         sample = summary(values, table.repetition)
         largest = not_finite_text(sample) if sample.not_finite else f"largest value {sample.largest:.3g}"
         return Decided(claim.text, FAILS if exceeding else HOLDS, f"{largest}, limit {claim.limit:g}")
     if table.kind in COMPUTED:
-        return Decided(claim.text, OPEN, lack) if lacking else _without_test(claim, [each[None] for each in cells])
-    if lacking:
+        return Decided(claim.text, OPEN, lack) if lack else _without_test(claim, [each[None] for each in cells])
+    if lack:
         return Comparison(claim.test, min(map(len, cells)), reason=lack, repetition=table.repetition)
     parts = [_of_two(claim, table, a, b) for a, b in _pairs(claim.relation, cells)]
     return parts[0] if len(parts) == 1 else every(parts)

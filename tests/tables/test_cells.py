@@ -144,11 +144,17 @@ def test_claims_without_values_count_in_the_correction() -> None:
 
 
 def test_speeds_of_two_kinds_of_machines_are_not_averaged() -> None:
-    state = state_with({}, a=LOW)
-    found = dict(state.results["a"].current)
-    found[1] = replace(found[1], origin=ResultOrigin(machine={"cpu": "Z80"}))
-    [line] = [each for each in state_of(state.table, {"a": RunResults(found)}).lines if each.cell == "a/step"]
-    assert (line.verdict, line.reason) == ("incomplete", "the speeds are from 2 kinds of machines")
+    claims = {"faster": {"cells": ["a/step", "b/step"], "relation": "ascending"}}
+    state, other = state_with(claims, a=LOW, b=HIGH), ResultOrigin(machine={"cpu": "Z80"})
+    assert state.claims[0].verdict == "holds"
+    moved = {seed: replace(each, origin=other) for seed, each in state.results["a"].current.items()}
+    reason, relative = "the speeds are from 2 kinds of machines", {"b/ratio", "b/gain"}
+    for seeds, mixed in (({1}, {"a/step", "a/ratio", "a/gain", *relative}), ({*moved}, relative)):
+        found = {seed: (moved if seed in seeds else state.results["a"].current)[seed] for seed in moved}
+        now = state_of(state.table, {**state.results, "a": RunResults(found)})
+        reasons = {line.cell: line.reason for line in now.lines if line.verdict == "incomplete"}
+        assert reasons == dict.fromkeys(mixed, reason)
+        assert (now.claims[0].verdict, now.claims[0].evidence) == ("undecided at 6 seeds", reason)
 
 
 def test_a_weight_difference_holds_for_the_weights_that_were_compared() -> None:
