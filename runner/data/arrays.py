@@ -57,6 +57,10 @@ class Arrays(NormalisedFiles):
     def streamed(self) -> bool:
         return self.stream
 
+    @property
+    def input_bytes(self) -> int:
+        return self._headers()["x_train"].dtype.itemsize
+
     def facts_of_files(self) -> Facts:
         headers = self._headers()
         layout = self._layout(headers["x_train"].shape)

@@ -75,6 +75,11 @@ class DatasetSettings(ABC):
         """Whether examples are read when a batch needs them; if not, every process holds all examples in memory."""
         return False
 
+    @property
+    def input_bytes(self) -> int:
+        """The bytes of an element of x as stored."""
+        return 1
+
 
 DATASETS: dict[str, type[DatasetSettings]] = {}
 """Datasets by their names in the configuration; :mod:`runner.data` and plugins add theirs."""

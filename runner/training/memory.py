@@ -87,12 +87,13 @@ def planned_memory(experiment: Experiment, planned: ProgramPlans) -> list[Proces
 
 
 def dataset_bytes(experiment: Experiment) -> int:
-    """Return the bytes of train and test split: 1 byte per element of x and 8 bytes per element of other fields.
+    """Return the bytes of train and test split: ``input_bytes`` per element of x and 8 per element of other fields.
 
     For a streamed dataset, return the bytes of its index and of the batches that are prepared ahead.
     """
     facts, train, data = experiment.facts, experiment.config.train, experiment.config.data
-    example = sum(math.prod(field.shape) * (1 if name == "x" else 8) for name, field in facts.fields.items())
+    sizes: dict[str, int] = {"x": data.input_bytes}
+    example = sum(math.prod(field.shape) * sizes.get(name, 8) for name, field in facts.fields.items())
     examples = facts.train_examples + facts.test_examples
     if data.streamed:
         ahead: int = (data.prefetch + 1) * max(train.batch_size, train.eval_batch_size)

@@ -19,6 +19,7 @@ from runner.training.memory import (
     ProcessMemory,
 )
 from runner.training.run import run
+from tests.data.own_data import small_arrays, write_arrays
 from tests.gpus import GIB, NO_DRIVER, gpu, gpu_kernels, machine
 from tests.refusal import Capture
 from tests.small_runs import small_config
@@ -49,6 +50,13 @@ def test_the_only_process_of_a_run_needs_all_its_memory() -> None:
     assert 1797 * (64 + 8) < found.data < 1797 * (64 + 8) + 2 * 256 * (64 * 4 + 64)
     assert found.sent == 0
     assert found.total == found.variables + found.step + found.data + found.checkpoint + PROGRAM_BYTES
+
+
+@pytest.mark.parametrize(("dtype", "nbytes"), [("uint8", 1), ("float64", 8)])
+def test_inputs_take_the_bytes_of_their_dtype(dtype: str, nbytes: int, tmp_path: Path) -> None:
+    path = write_arrays(tmp_path / "my.npz", **small_arrays((6, 5), dtype))
+    experiment = build(small_config("data=arrays", f"data.path={path}"))
+    assert memory.dataset_bytes(experiment) == 12 * (6 * 5 * nbytes + 8)
 
 
 def test_every_process_holds_its_variables_and_the_data() -> None:
