@@ -96,8 +96,9 @@ class Setting:
 
     def contenders(self) -> list[Tried]:
         """Return the candidates to run again."""
-        limit = CONTENDING * self.fastest.real_s
-        return [each for each in self.tried if each.seconds and (each is self.first or each.real_s <= limit)]
+        ran = [each for each in self.tried if each.seconds]
+        limit = CONTENDING * min((each.real_s for each in ran), default=0.0)
+        return [each for each in ran if each is self.first or each.real_s <= limit]
 
 
 def settings(models: Sequence[str], profile: Path) -> Iterator[Setting]:
@@ -144,9 +145,9 @@ def measure(setting: Setting, tried: Sequence[Tried], seconds: float) -> None:
 
 
 def page(compared: Sequence[Setting], command: str) -> str:
-    """Return the page."""
+    """Return the page. Settings in which no candidate could be run have no row."""
     rows, close = [], 0
-    for setting in compared:
+    for setting in (each for each in compared if any(tried.seconds for tried in each.tried)):
         first, fastest = setting.first, setting.fastest
         found = first.real_s / fastest.real_s if first.seconds else None
         close += found is not None and found <= CLOSE

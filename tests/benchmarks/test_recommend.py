@@ -32,7 +32,10 @@ def test_the_first_choice_and_the_fastest_are_run_again() -> None:
 def test_the_page_states_the_ratio_of_the_first_choice_to_the_fastest(ms: float, close: int) -> None:
     first, fast = tried("model", 0.001, 1e-3 * ms, 1e-3 * ms), tried("single", 0.002, 0.009, 0.010, 0.011)
     failed = tried("sync_data", 0.005, failure="no answer")
-    text = page([Setting("mlp, 1 Gbit/s", (), [fast, first, failed])], "a command")
+    without = Setting("lenet, 1 Gbit/s", (), [failed])
+    assert without.contenders() == []
+    text = page([Setting("mlp, 1 Gbit/s", (), [fast, first, failed]), without], "a command")
     assert f"In {close} of 1 settings" in text
     assert f"| mlp, 1 Gbit/s | 3 | model | {ms} | single | 10 | {ms / 10:.2f} |" in text
     assert "- mlp, 1 Gbit/s, sync_data: no answer" in text
+    assert "- lenet, 1 Gbit/s, sync_data: no answer" in text
