@@ -131,7 +131,7 @@ def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announc
     before, after = marks[0], marks[-1]
     seconds = after.now - before.now
     carried = {link: after.carried[link] - before.carried[link] for link in after.carried}
-    capacity = {link.name: link.bytes_per_s for link in session.network.links}
+    capacity = {link.name: link.bytes_per_s for link in reversed(session.network.links)}
     return Simulated(
         update_s=[late.now - early.now for early, late in pairwise(marks)],
         worker_step_s=worker_step_s(session.begun, before.now),

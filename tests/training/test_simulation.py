@@ -278,9 +278,11 @@ def test_places_with_several_routes_need_the_shortest() -> None:
     links = {
         **linked("worker*", "switch", gbyte_per_s=0.001)["links"],
         "direct": {"between": ["worker0", "worker1"], "gbyte_per_s": 0.001},
+        "unused": {"between": ["worker0", "worker1"], "gbyte_per_s": 1.0},
     }
     found = simulate(described("parallelism=sync_data parallelism.workers=2", links=links, routes="shortest"), 1)
     assert {link for link, nbytes in found.carried.items() if nbytes} == {"worker0 -> worker1", "worker1 -> worker0"}
+    assert max(found.utilization.values()) == pytest.approx(max(found.carried.values()) / 1e6 / found.step_s)
 
 
 def test_missing_parts_of_the_hardware_are_refused() -> None:

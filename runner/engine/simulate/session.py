@@ -120,8 +120,10 @@ class SimulatedSession(Clients):
         """Return the totals so far."""
         found = self._past.plus(_Sums.of(self._loop))
         busy = dict(zip(self.devices, found.busy_s.tolist(), strict=False))
-        names = (link.name for link in self.network.links)
-        return Totals(found.now, busy, dict(zip(names, found.carried.tolist(), strict=False)))
+        carried: dict[str, float] = {}
+        for link, nbytes in zip(self.network.links, found.carried.tolist(), strict=False):
+            carried[link.name] = carried.get(link.name, 0.0) + nbytes  # routes use only the first of parallel links
+        return Totals(found.now, busy, carried)
 
     @property
     def now(self) -> float:
