@@ -90,7 +90,11 @@ class TFRecord(EncodedFiles):
 
     def known_normalisation(self) -> Normalisation | None:
         """Return the normalisation of the settings, the preprocessing or dataset.json; None if all are unset."""
-        return super().known_normalisation() or self._described().normalisation
+        described = self._described()
+        stored = described.normalisation
+        if described.shape is None and stored is not None and len(stored.mean) != self.channels:
+            stored = None  # the images are decoded to grey or RGB, unlike those of dataset.json
+        return super().known_normalisation() or stored
 
     def _described(self) -> Description:
         """Return dataset.json or the defaults, with the keys that these settings have in place of theirs."""

@@ -114,6 +114,9 @@ def test_streamed_images_and_their_records_give_the_batches_of_loaded_images(
     records = converted(settings, tmp_path, 4, 1, **shared)
     assert limited_facts(records) == limited_facts(settings)
     assert_equal_batches(batches(records), expected)
+    other = 4 - channels
+    assert batches(replace(records, channels=other))[0]["x"].shape == (5, other, 8, 8)
+    assert len(replace(records, channels=other).normalisation().mean) == other
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
