@@ -11,7 +11,7 @@ from runner.cli import main
 from runner.commands.table_files import TableReader, current
 from runner.errors import ConfigError
 from runner.tables.measured import simulated_times
-from runner.tables.results import ResultOrigin
+from runner.tables.results import ResultOrigin, folder_of
 from runner.tables.table import SIMULATED
 from runner.tables.table_file import read_table
 from runner.training.simulation import simulate
@@ -83,6 +83,10 @@ def test_simulations_are_run_once_decided_without_tests_and_checked(own: Path, c
     assert run(own) == 0
     assert capsys.readouterr().err == ""
     assert main(command(own, "check")) == 0
+    for name, state in (("update_s", 0), ("hours", 1)):  # no column reads update_s
+        for file in folder_of(own).glob("*/*.json"):
+            file.write_text(re.sub(f'("{name}": )[^,}}]+', r"\g<1>9.0", file.read_text()))
+        assert main(command(own, "check")) == state
     plain = {**PLAIN, "base": [*PLAIN["base"], "cluster.hardware.message_us=50"]}
     write(own, plain)
     capsys.readouterr()
