@@ -57,11 +57,11 @@ class Simulated:
     """The result of a simulation.
 
     update_s: seconds of each simulated update. worker_step_s: seconds between the starts of consecutive steps of each
-    worker, all sorted. examples: examples of one update. hours: the time of the whole training, without
-    evaluations. busy: device -> fraction of the time in which the device computes. carried: link -> bytes of
-    one update. utilization: link -> fraction of its capacity that is used. memory_bytes: device -> planned memory.
-    tensors: the largest tensors at the peak of the device with the most memory, and their bytes. origins: kind of
-    device -> origin of costs (see ``profile.ORIGINS``) -> fraction of the time if each client runs once; copies of
+    worker, all sorted. examples: examples of one update, without those of dropped shares. hours: the time of the whole
+    training, without evaluations. busy: device -> fraction of the time in which the device computes. carried: link ->
+    bytes of one update. utilization: link -> fraction of its capacity that is used. memory_bytes: device -> planned
+    memory. tensors: the largest tensors at the peak of the device with the most memory, and their bytes. origins: kind
+    of device -> origin of costs (see ``profile.ORIGINS``) -> fraction of the time if each client runs once; copies of
     clients are not counted. make_timeline: returns ``timeline``; called when the timeline is first needed.
     """
 
@@ -84,7 +84,7 @@ class Simulated:
 
     @property
     def examples_per_s(self) -> float:
-        """Examples of all workers per second."""
+        """Examples that updates use per second."""
         return self.examples / self.step_s
 
     @cached_property
@@ -118,9 +118,9 @@ def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announc
     Raises ConfigError if the cluster is not described or the description does not fit the strategy, and ResourceError
     if the memory of a device is too small.
     """
-    facts, strategy = limited_facts(config.data), config.parallelism
-    examples = strategy.examples_per_update(config.train.batch_size)
-    updates = config.train.steps or math.ceil((config.train.epochs or 0) * facts.train_examples / examples)
+    facts, batch_size = limited_facts(config.data), config.train.batch_size
+    handed_out = config.parallelism.examples_per_update(batch_size)
+    updates = config.train.steps or math.ceil((config.train.epochs or 0) * facts.train_examples / handed_out)
     try:
         session = session_of(config, updates)
         memory = memory_of(session, fits=fits)
@@ -135,7 +135,7 @@ def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announc
     return Simulated(
         update_s=[late.now - early.now for early, late in pairwise(marks)],
         worker_step_s=worker_step_s(session.begun, before.now),
-        examples=examples,
+        examples=batch_size,
         hours=updates * seconds / steps / 3600.0,
         busy={device: (after.busy_s[device] - before.busy_s[device]) / seconds for device in after.busy_s},
         carried={link: nbytes / steps for link, nbytes in carried.items()},

@@ -105,7 +105,9 @@ def test_a_synchronous_update_waits_for_the_slowest_worker_and_backup_workers_en
     servers = "parallelism=sync_data parallelism.workers=2 parallelism.combine=parameter_server parallelism.servers=2"
     alone = disturbed(servers).step_s
     assert disturbed(servers, delays=slow).step_s == pytest.approx(alone + 0.5, abs=1e-3)
-    assert disturbed(f"{servers} parallelism.backup_workers=1", delays=slow).step_s < alone + 0.01
+    backed = disturbed(f"{servers} parallelism.backup_workers=1", delays=slow)
+    assert backed.step_s < alone + 0.01
+    assert backed.examples == 24, "the examples of dropped shares do not count"
 
 
 def test_asynchronous_workers_do_not_wait_for_a_slow_one() -> None:
