@@ -31,7 +31,7 @@ table: $(VENV)/.installed  ## install and measure a table of a paper, into my_re
 	@echo 'The same table as a picture: my_results/$(NAME).png'
 
 test: $(VENV)/.installed-dev  ## install and run the tests but the slow ones (ARGS="..." goes to pytest)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow" $(ARGS)
 
 test-all: $(VENV)/.installed-dev  ## run all tests, and those of CPU kernels again without AVX-512, where the CPU has it
 	$(BIN)/python -m pytest -n 2 --dist worksteal

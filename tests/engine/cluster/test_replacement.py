@@ -4,6 +4,7 @@ import re
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -289,6 +290,8 @@ def test_spare_process_takes_over(sessions: Sessions, over_tcp: bool, monkeypatc
         newest = psutil.Process(supervised[taken].pid)
         assert newest not in processes.values(), "a new spare process waits"
         expect_same_losses(losses(session), expected)
+        while taken not in session._group.spares._ready(time.monotonic()):  # the newest one is still starting
+            losses(session)
         processes[other].kill()
         lost = lose(session, processes[taken])
         assert lost.worker == "worker-1"
