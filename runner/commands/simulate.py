@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from runner.commands.train import train
+from runner.errors import ConfigError
 from runner.system.console import DEBUG_OPTION, verb_parser
 
 _DESCRIPTION = """\
@@ -28,6 +29,10 @@ def main(arguments: Sequence[str]) -> int:
         parser.add_argument("-m", "--multirun", action="store_true", help="simulate every combination of values")
         parser.print_help()
         return 0
-    given = any(argument.lstrip("+").startswith(f"{KEY}=") for argument in arguments)
+    given = [argument for argument in arguments if argument.lstrip("+").startswith(f"{KEY}=")]
+    if any(argument.partition("=")[2].lower() in ("", "null") for argument in given):
+        raise ConfigError(
+            f"{', '.join(given)}: expected a number of updates, because null trains instead of simulating"
+        )
     others = [argument for argument in arguments if argument != DEBUG_OPTION]
     return train([*others, *([] if given else [f"{KEY}={UPDATES}"])], debug=DEBUG_OPTION in arguments)

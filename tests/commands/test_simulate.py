@@ -161,6 +161,8 @@ def test_wrong_simulations_are_refused(tmp_path: Path, capsys: Capture) -> None:
     place = f"hydra.run.dir={tmp_path / 'run'}"
     forced = ["simulate", *CLUSTER[:-1], "++simulate.updates=0", place]
     assert "simulate.updates=0: expected 1 to" in refused(forced, capsys)
+    trained = ["simulate", *CLUSTER[:-1], "simulate.updates=null", place]
+    assert "simulate.updates=null: expected a number of updates" in refused(trained, capsys)
     assert "cluster.hardware=null: expected a d" in refused(["simulate", *CLUSTER, "cluster=local", place], capsys)
     assert Summary.read(tmp_path / "run" / "summary.json").status == "failed"
     swept = ["simulate", "-m", *CLUSTER, "cluster=local", f"hydra.sweep.dir={tmp_path / 'sweep'}"]

@@ -130,13 +130,18 @@ def test_an_epoch_reads_each_example_of_several_sources_once() -> None:
 
 @pytest.mark.slow
 def test_the_verb_gives_the_results_of_the_run(
-    trained: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    trained: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keys = ("adapt.methods=[adabn]", "adapt.batch_size=50", "adapt.curve=[25]")
+    keys = ("adapt.methods=[adabn]", "adapt.batch_size=50", "adapt.curve=[25,26]")
     target = (f"data.{key}={value}" for key, value in SETTINGS.items())
     arguments = ["adapt", str(trained), "data=digits", *target, *keys, "--output", str(tmp_path / "out")]
     assert main(arguments) == 0
     assert "1,250 target examples; written to" in capsys.readouterr().out
+    assert "adapt.curve: [26] are left out, because 25 batches of the target are used" in caplog.text
     found, expected = (
         json.loads((each / "adaptation.json").read_text()) for each in (tmp_path / "out", trained / "adapted")
     )

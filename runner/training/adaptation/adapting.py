@@ -1,5 +1,6 @@
 """The methods of adaptation, and their scores and divergences on a target domain."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from runner.training.adaptation.coral import classifier
 from runner.training.adaptation.domains import SOURCE, TARGET, DomainProgram, DomainSession, Weights, opened_domains
 from runner.training.adaptation.moments import divergence
 from runner.training.inference import OneDevice
+
+log = logging.getLogger(__name__)
 
 UNADAPTED = "source"  # the key of the unadapted network in results by method
 
@@ -60,6 +63,8 @@ def adapt(
         batches = min(settings.batches or session.batches[TARGET], session.batches[TARGET])
         found = Adapted(batches * session.batch_size, session.batch_size)
         session.restore(weights)
+        if beyond := [count for count in settings.curve if count > batches]:
+            log.warning("adapt.curve: %s are left out, because %d batches of the target are used", beyond, batches)
         source = session.moments(SOURCE)
 
         def score(method: str) -> None:
