@@ -68,7 +68,11 @@ class Spares:
             self.endpoint.advance(epoch, missing)  # forgets the connections of the earlier processes
             for name in missing:  # a process that was killed leaves the file of its socket
                 inbox_path(inbox_address(self.directory, name)).unlink(missing_ok=True)
-            self.start(missing, epoch, self.joined.hosts)
+            try:
+                self.start(missing, epoch, self.joined.hosts)
+            except BaseException:
+                self.started.update(self.supervisor.workers.keys() & missing)  # those that were started first
+                raise
             self.started.update(missing)
 
     def start_again(self) -> None:

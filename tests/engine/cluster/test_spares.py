@@ -12,7 +12,7 @@ from runner.engine.cluster.launchers import LocalLauncher
 from runner.engine.cluster.supervisor import Supervisor
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.messages import MASTER, Heartbeat, Hello
-from runner.errors import ClusterError
+from runner.errors import ClusterError, ResourceError
 from tests.engine.cluster.stage import SLEEPS, Stage
 from tests.engine.cluster.transport.conftest import identity, next_of
 from tests.engine.cluster.transport.fake_network import FakeEndpoint
@@ -109,6 +109,23 @@ def test_spare_process_gets_the_ticket_of_the_lost_worker(elsewhere: Stage, star
     again.connect(MASTER, own_address="tcp://10.0.0.9:7")
     wait(elsewhere, 0.5)
     assert [type(next_of(again).message) for _ in range(2)] == [messages.Hello, messages.Welcome]
+
+
+def test_a_spare_process_that_started_before_another_failed_is_not_started_again(
+    elsewhere: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spares, supervised = elsewhere.group.spares, dict[str, object]()
+
+    def start(names: Collection[str], epoch: int, hosts: Mapping[str, str]) -> None:
+        supervised["spare-0"] = None
+        raise ResourceError("no more processes")
+
+    monkeypatch.setattr(spares, "start", start)
+    with monkeypatch.context() as patched:
+        patched.setattr(spares.supervisor, "workers", supervised)
+        with pytest.raises(ResourceError, match="no more processes"):
+            spares.start_missing()
+    assert spares.started == {"spare-0"}
 
 
 def test_spare_process_joins_although_a_worker_was_lost_while_it_started(elsewhere: Stage, started: Started) -> None:
