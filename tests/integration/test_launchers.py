@@ -211,6 +211,7 @@ def test_process_of_a_lost_node_of_slurm_is_replaced_on_another(
 ) -> None:
     length = (*SYNC, *LENGTH)
     command = begin_on_three_nodes(cluster, start, tmp_path, *length)
+    joined_pid(tmp_path / "run" / "workers" / "worker-1.log")  # heartbeats carry the lines of this log
     cluster.call("scontrol", "update", "nodename=n2", "state=down", "reason=test")
     assert command.finish() == 0, command.errors
     assert summary_of(tmp_path / "run").weights_sha256 == trained(*length)
