@@ -100,7 +100,9 @@ class HostCommand:
 
     def __init__(self, host: Host, argv: list[str]) -> None:
         self._log = host.path(f"/home/me/output-{len(host.commands)}")
-        enter = ["nsenter", f"--target={host.pid}", *NAMESPACES, *host.in_time, "--wdns=/home/me"]
+        # Tests that were started in the background ignore Ctrl-C; the command must not inherit this.
+        reset = ["env", "--default-signal=INT"]
+        enter = [*reset, "nsenter", f"--target={host.pid}", *NAMESPACES, *host.in_time, "--wdns=/home/me"]
         with self._log.open("w") as log:
             project = str(Path(__file__).parents[2])
             environment = {**os.environ, **ENVIRONMENT, "HOME": "/home/me", "PYTHONPATH": project}
