@@ -289,6 +289,7 @@ class WorkerGroup:
                 and received.source in self.absent
                 and self._welcomes(received.source, received.message)
                 and self.has_joined
+                and messages.Abandoned not in kinds  # a process in the old epoch drops messages of a replacement
             ):
                 self.rejoined()
 

@@ -111,6 +111,25 @@ def test_spare_process_gets_the_ticket_of_the_lost_worker(elsewhere: Stage, star
     assert [type(next_of(again).message) for _ in range(2)] == [messages.Hello, messages.Welcome]
 
 
+def test_a_replacement_gets_no_plans_before_the_others_are_in_the_new_epoch(
+    elsewhere: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, rejoined = elsewhere.group, list[bool]()
+    monkeypatch.setattr(group, "rejoined", lambda: rejoined.append(True))
+    new = elsewhere.network.endpoint(identity("worker-1", epoch=2), peers=2)
+
+    def start(names: Collection[str], epoch: int, hosts: Mapping[str, str]) -> None:
+        if names:
+            new.connect(MASTER, own_address="tcp://10.0.0.9:6")
+            elsewhere.peers["worker-0"].advance(epoch)
+            elsewhere.send("worker-0", messages.Abandoned())
+
+    group.start = start
+    assert group.replace("worker-1", 2) == ["worker-1"]
+    assert group.has_joined
+    assert rejoined == []
+
+
 def test_a_spare_process_that_started_before_another_failed_is_not_started_again(
     elsewhere: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
