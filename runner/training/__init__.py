@@ -4,8 +4,9 @@ Read the modules in this order; the first three items implement a run from its s
 
 * ``run``: the entry point, which trains or simulates a checked configuration in a directory and returns a summary.
 * ``trainer``: the loop of steps. ``evaluation``: scores, the best metric, early stopping.
-* ``recovery``: recovery from lost workers. ``restart_budget``: the limit of restarts. ``saving``: the start, progress
-  and checkpoints of a run. ``recording``: the stored files, facts and results of a run.
+* ``kept_states``: when the state of a run is saved or copied. ``saving``: the start, progress and checkpoints of a run.
+  ``recovery``: recovery from lost workers. ``restart_budget``: the limit of restarts. ``callbacks``: the calls of the
+  user's callbacks. ``recording``: the stored files, facts and results of a run.
 * ``build`` makes an ``experiment`` from a configuration; ``devices`` and ``placement`` assign its devices;
   ``launching`` chooses the launcher of its processes; ``preconditions`` and ``memory`` refuse runs that cannot work;
   ``initial_weights`` reads ``init_from``.

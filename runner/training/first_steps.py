@@ -8,6 +8,7 @@ from statistics import median
 from time import perf_counter
 
 from runner.checkpoint import weights_sha256
+from runner.engine.compile.program import SAVE
 from runner.engine.graph.network import LOSS
 from runner.engine.run.step_driver import StepDriver, bind
 from runner.records.run_directory import RunDirectory
@@ -53,7 +54,7 @@ def first_steps(experiment: Experiment, steps: int = STEPS) -> FirstSteps:
         step_driver = bind(experiment.program.step_driver, session)
         seconds, losses = timed_steps(step_driver, experiment, min(steps, experiment.total_steps))
         step_driver.begin_again()
-        variables = session.run("save")
+        variables = session.run(SAVE)
     race = config.parallelism.race
     digest = weights_sha256(variables) if race is None or race.decided else ""
     return FirstSteps(digest, median(seconds[1:] or seconds), tuple(losses))

@@ -56,6 +56,10 @@ class Boundary:
     source: str
     variables: Variables | None = None
 
+    def saved(self, done: int) -> Variables | None:
+        """Return the variables if they are in memory and in the checkpoint after ``done`` updates, else None."""
+        return self.variables if self.progress.done == self.progress.saved_step == done else None
+
 
 _REDONE, _REJOINED = "redone_s", "rejoined_step"
 

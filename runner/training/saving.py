@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from runner.checkpoint import BEST_STEP, Checkpoint, CheckpointMeta, load, newest
 from runner.checkpoint import save as save_checkpoint
 from runner.config.monitor import keeps_best
+from runner.engine.compile.program import SAVE
 from runner.engine.run.session import Session
 from runner.errors import CheckpointError, NonFiniteLossError
 from runner.optimizers.averages import with_averages
@@ -55,7 +56,7 @@ class Start:
             return
         session.run("init")
         if self.weights is not None:
-            initial = {name: value.copy() for name, value in session.run("save").items()}
+            initial = {name: value.copy() for name, value in session.run(SAVE).items()}
             restore(session, {**initial, **with_averages(self.weights.values, initial)})
 
 

@@ -4,36 +4,35 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from numpy.typing import NDArray
 
-from runner.callback import Callback, StopTraining
+from runner.callback import Callback
 from runner.checkpoint import CheckpointMeta
-from runner.checkpoint.background import BackgroundSaver
 from runner.config.monitor import keeps_best, monitor_of
 from runner.config.outcome import outcome_hash
-from runner.engine.compile.program import SAVE
 from runner.engine.graph.network import LOSS
 from runner.engine.run.session import Session
 from runner.engine.run.step_driver import bind
 from runner.errors import Interrupted, NonFiniteLossError, NotStartedAgainError, WorkerLostError
-from runner.records.decisions import Decisions
 from runner.records.endings import Origin, RecordingClients
 from runner.records.record import Record
 from runner.records.run_directory import RunDirectory
 from runner.system.shutdown import StopRequest, at_the_end
 from runner.system.text import significant
 from runner.tracing.window import TraceWindow, recorded_steps
+from runner.training.callbacks import Callbacks
 from runner.training.display import Display
 from runner.training.evaluation import TEST, BestMetric, evaluate
 from runner.training.experiment import Experiment, series_length, train_steps
-from runner.training.saving import COMPUTED, SECONDS, Progress, prepared_checkpoint
+from runner.training.kept_states import KeptStates
+from runner.training.saving import COMPUTED, SECONDS, Progress
 
 if TYPE_CHECKING:
-    from runner.training.recovery import Boundary, Recovery
+    from runner.training.recovery import Recovery
 
 log = logging.getLogger(__name__)
 
@@ -66,8 +65,6 @@ class Trainer:
         self.progress = Progress(first_step, metric=best, seconds=seconds, computed=computed)
         self._session = session
         self._directory = directory
-        self._begin(first_step)
-        self._meta = meta
         self._recovery = recovery
         if recovery is not None:
             recovery.boundary = replace(recovery.boundary, progress=replace(self.progress))
@@ -75,29 +72,28 @@ class Trainer:
         self._newest_recorded = first_step or None
         self._display = display
         self._stop = stop
-        self._callbacks = callbacks
-        self._saver = BackgroundSaver(config.checkpoint.every_s)
-        self._listens = any(type(each).on_step is not Callback.on_step for each in callbacks)
+        self._callbacks = Callbacks(callbacks)
+        self._states = KeptStates(experiment, session, directory, record, meta, self._callbacks, recovery)
+        self._begin()
+        self._one_by_one = config.trace or self._callbacks.override(Callback.on_step)
         self._running = range(0)  # the updates that run now
         self._repeated = range(0)  # the interrupted updates of the newest recovery
-        self._called: dict[str, int] = {}  # method of callbacks -> newest step
-        self._reason = ""  # why a callback stops the run
-        self._last_step = experiment.total_steps  # earlier if a callback stops the run
         clients = [client.name for client in experiment.program.training]
         steps = recorded_steps(first_step, experiment.total_steps, config.trace_skip, config.trace_steps)
         files = directory.trace_json, directory.trace_summary_json
         self._trace = TraceWindow(session, clients, steps if config.trace else range(0), *files, record.artifact)
 
-    def _begin(self, first_step: int) -> None:
+    def _begin(self) -> None:
         """Prepare the step driver and the records of its decisions for new or restarted workers."""
-        config = self.experiment.config
-        outcome, race = outcome_hash(config), config.parallelism.race
+        config, done = self.experiment.config, self.progress.done
+        race = config.parallelism.race
         self._recording: RecordingClients | None = None
         if race is not None and race.decisions is None:
-            origin = Origin(outcome, first_step, tuple(device.name for device in self.experiment.cluster.devices))
+            devices = tuple(device.name for device in self.experiment.cluster.devices)
+            origin = Origin(outcome_hash(config), done, devices)
             self._recording = RecordingClients(self._session, self._directory.endings_jsonl, origin)
         self._step_driver = bind(self.experiment.program.step_driver, self._recording or self._session)
-        self._decisions = Decisions(self._directory.path, first_step, outcome)
+        self._states.begin(self._step_driver, done)
 
     def run(self) -> Progress:
         """Train to the last step, evaluate and save; return the progress.
@@ -109,9 +105,9 @@ class Trainer:
         self._display.start(self.progress.done, total)
         with (
             at_the_end("closing the display", lambda error: self._display.close()),
-            at_the_end("writing the record of the used workers", lambda error: self._write_decisions()),
+            at_the_end("writing the record of the used workers", lambda error: self._record_decisions()),
             at_the_end("writing the timeline", self._trace.finish),
-            at_the_end("writing a checkpoint", lambda error: self._saver.close()),
+            at_the_end("writing a checkpoint", lambda error: self._states.close()),
             at_the_end("closing the records of recoveries and endings", lambda error: self._close_records()),
         ):
             lost: WorkerLostError | None = None
@@ -124,7 +120,7 @@ class Trainer:
                 except NotStartedAgainError as error:
                     assert self._recovery is not None
                     self._recovery.give_up(error)
-                    self._save_boundary(self._recovery.boundary)
+                    self._states.save_boundary()
                     raise
                 except WorkerLostError as error:
                     lost = error
@@ -136,10 +132,10 @@ class Trainer:
     def _recover(self, lost: WorkerLostError) -> None:
         """Replace the lost worker, and return to the newest boundary or continue from the present state."""
         assert self._recovery is not None
-        self._saver.check()  # a checkpoint that is being written does not delay the recovery
+        self._states.check()  # a checkpoint that is being written does not delay the recovery
         self._trace.drop()
         self._close_records()
-        self._decisions.write(self._step_driver.decisions())
+        self._states.write_decisions()
         # If an evaluation was interrupted, the run returns to the boundary, so that the evaluation is repeated.
         present = self.progress if self._running and self._step_driver.keeps_valid_variables else None
         self._repeated = steps = self._interrupted()
@@ -147,10 +143,9 @@ class Trainer:
         self._running = range(0)
         # The step times of this process include the repeated steps.
         self.progress = replace(self._recovery.boundary.progress, step_seconds=self.progress.step_seconds)
-        self._meta = replace(self._meta, epoch=self._directory.epoch)
         if self._newest_recorded is not None and self._newest_recorded > self.progress.done:
             self._newest_recorded = None
-        self._begin(self.progress.done)
+        self._begin()
 
     def _interrupted(self) -> range:
         """Return the series of updates that was interrupted, or the next update if no series was running."""
@@ -168,20 +163,10 @@ class Trainer:
 
     def final_variables(self) -> Mapping[str, NDArray[Any]]:
         """Return every variable by its unsharded name after the end of the run."""
-        boundary = None if self._recovery is None else self._recovery.boundary
-        if boundary is not None and boundary.variables is not None:
-            progress = boundary.progress
-            if progress.done == progress.saved_step == self.progress.done:
-                return boundary.variables
-        return self.variables()
+        return self._states.final_variables(self.progress)
 
-    def variables(self) -> Mapping[str, NDArray[Any]]:
-        """Wait until all clients have ended; return every variable by its unsharded name."""
-        self._step_driver.begin_again()
-        return self._session.run(SAVE)
-
-    def _write_decisions(self) -> None:
-        for path in self._decisions.write(self._step_driver.decisions()):
+    def _record_decisions(self) -> None:
+        for path in self._states.write_decisions():
             self._record.artifact(path)
         if self._directory.endings_jsonl.exists():
             self._record.artifact(self._directory.endings_jsonl)
@@ -195,56 +180,35 @@ class Trainer:
             # Evaluate before any checkpoint of this step, because the checkpoint stores the best metric.
             if due or self._is_last:
                 self._evaluate(counted=due)
-            every = self.experiment.config.checkpoint.every_steps
-            if every is not None and self.progress.done % every == 0:
-                self._save()
-            self._saver.check()
-            if self._saver.is_due and self._may_save_by_time and not (self._is_last or self._ends_early):
-                self._save(begin_again=False)
-            may_copy = self._step_driver.keeps_valid_variables or self._step_driver.is_synchronized
-            if self._recovery is not None and self._recovery.is_due and may_copy:
-                self._recovery.copy(self.progress)
+            self._states.after_update(self.progress, ends=self._is_last or self._ends_early)
             self._stop_if_requested()
         if self.progress.scores is None:
             self._evaluate(counted=False)
         self._step_driver.synchronize()  # a callback may have stopped the run after a checkpoint by time
-        self._save()
-        self._saver.finish()
+        self._states.save(self.progress)
+        self._states.finish()
         if self.progress.done < total:
-            why = self._reason or self.progress.metric.early_stop_text(self.experiment.config)
+            why = self._callbacks.reason or self.progress.metric.early_stop_text(self.experiment.config)
             self.progress.stopped = f"after step {self.progress.done} of {total}: {why}"
             self._display.message(f"stopped early {self.progress.stopped}")
             log.info("stopped early %s", self.progress.stopped)
 
     @property
-    def _may_save_by_time(self) -> bool:
-        """Whether variables can be saved now, at a step that depends on the time, without affecting later updates."""
-        race = self.experiment.config.parallelism.race
-        if race is not None and self._step_driver.keeps_valid_variables:
-            return not race.decided  # a decided run that is resumed must end with the same weights
-        return self._step_driver.is_synchronized
+    def _ends_early(self) -> bool:
+        is_evaluated = self.progress.evaluated_step == self.progress.done
+        stopped = self._callbacks.stop_step is not None and self._is_last and is_evaluated
+        return stopped or self.progress.metric.is_out_of_patience(self.experiment.config)
 
     @property
-    def _ends_early(self) -> bool:
-        stopped = bool(self._reason) and self._is_last and self.progress.evaluated_step == self.progress.done
-        return stopped or self.progress.metric.is_out_of_patience(self.experiment.config)
+    def _last_step(self) -> int:
+        """Number of updates of the run: fewer than configured if a callback has stopped it."""
+        stop = self._callbacks.stop_step
+        return self.experiment.total_steps if stop is None else stop
 
     @property
     def _is_last(self) -> bool:
         """Whether all steps of the run are done, apart from an early stop by ``train.patience``."""
         return self.progress.done >= self._last_step
-
-    def _call_back(self, method: str, call: Callable[[Callback], None]) -> None:
-        """Call a method of every callback, once for each step; note the first reason to stop the run."""
-        if self.progress.done <= self._called.get(method, -1):
-            return  # a recovery repeats the step
-        self._called[method] = self.progress.done
-        for callback in self._callbacks:
-            try:
-                call(callback)
-            except StopTraining as stop:
-                self._last_step = min(self._last_step, self.progress.done)
-                self._reason = self._reason or ": ".join(filter(None, (type(callback).__name__, str(stop))))
 
     def _series(self) -> range:
         """Return the next series of updates; stop requests and due saves wait until its last update has ended.
@@ -253,7 +217,7 @@ class Trainer:
         """
         done, config = self.progress.done, self.experiment.config
         longest = self._step_driver.longest_series(done)
-        if longest == 1 or self._listens or config.trace or done in self._repeated or not self.progress.step_seconds:
+        if longest == 1 or self._one_by_one or done in self._repeated or not self.progress.step_seconds:
             return range(done, done + 1)
         every = filter(None, (self.experiment.eval_every, config.checkpoint.every_steps))
         ends = [self._last_step, *(done + each - done % each for each in every)]
@@ -285,7 +249,7 @@ class Trainer:
         self.progress.seconds += seconds
         self.progress.computed += config.train.batch_size * self._step_driver.passes
         self._display.step(self.progress.done, loss, config.train.batch_size / seconds)
-        self._call_back("on_step", lambda callback: callback.on_step(self.progress.done, loss))
+        self._callbacks.on_step(self.progress.done, loss)
         if self.progress.done % config.train.log_every == 0 or self.progress.done == 1 or self._is_last:
             since_last = self.progress.step_seconds[-config.train.log_every :]
             mean_s = sum(since_last) / len(since_last)
@@ -335,7 +299,7 @@ class Trainer:
         self._record_metrics({**scored, "train/epoch": done / self.experiment.steps_per_epoch})
         self.progress.evaluated_step = done
         self._update_best({**values, **scored}, counted)
-        self._call_back("on_evaluation", lambda callback: callback.on_evaluation(done, scored))
+        self._callbacks.on_evaluation(done, scored)
 
     def _update_best(self, values: Mapping[str, float], counted: bool) -> None:
         """Update the best metric; save a new best checkpoint if the run keeps one. values: metric -> value."""
@@ -346,39 +310,7 @@ class Trainer:
         before, done = self.progress.metric, self.progress.done
         self.progress.metric = before.updated(config, done, value, counted=counted)
         if keeps_best(config) and self.progress.metric.best_step == done != before.best_step:
-            self._save()
-
-    def _save(self, *, begin_again: bool = True) -> None:
-        if self.progress.saved_step == self.progress.done:
-            return
-        self._saver.finish()  # before the variables are copied again
-        begun, variables = time.monotonic(), self.variables() if begin_again else self._session.run(SAVE)
-        # Decisions and metrics are written first, so that they are complete up to every checkpoint on the disk.
-        self._decisions.write(self._step_driver.decisions())
-        of_the_run = (self.experiment, self._directory, self._record)
-        self._saver.start(prepared_checkpoint(*of_the_run, self.progress, variables, self._meta), begun)
-        self.progress.saved_step = self.progress.done
-        if self._recovery is not None:
-            self._recovery.keep(self.progress, variables)
-        # Wait, because a callback may stop the run, and the duration of the save must not change the step of the stop.
-        if any(type(each).on_checkpoint is not Callback.on_checkpoint for each in self._callbacks):
-            path = self._saver.finish()
-            assert path is not None
-            self._call_back("on_checkpoint", lambda callback: callback.on_checkpoint(self.progress.done, path))
-
-    def _save_boundary(self, boundary: "Boundary") -> None:
-        """Save a state that is in memory, so that a later start continues from it.
-
-        In virtual time, nothing is saved, because an additional checkpoint changes the order of events.
-        """
-        progress = boundary.progress
-        if boundary.variables is None or progress.done == progress.saved_step or self.experiment.runs_in_virtual_time:
-            return
-        self._saver.finish()
-        of_the_run = (self.experiment, self._directory, self._record)
-        prepared = prepared_checkpoint(*of_the_run, progress, boundary.variables, self._meta)
-        self._saver.start(prepared, time.monotonic())
-        self._saver.finish()
+            self._states.save(self.progress)
 
     def _stop_if_requested(self) -> None:
         if self._stop.signum is None:
@@ -389,8 +321,8 @@ class Trainer:
         if strategy.replayed is not None and strategy.race is not None and strategy.race.decisions is None:
             advice = f"a run with parallelism.replay={strategy.replayed} cannot be resumed; start a new run"
         elif not self.experiment.runs_in_virtual_time:
-            self._save()
-            self._saver.finish()
+            self._states.save(self.progress)
+            self._states.finish()
         elif self.progress.saved_step != self.progress.done:
             # An additional checkpoint would change the order of events, compared with an uninterrupted run.
             stopped += (

@@ -23,8 +23,8 @@ from runner.tracking import read_metrics
 from runner.training import non_finite
 from runner.training.build import build
 from runner.training.experiment import Experiment, train_step
+from runner.training.kept_states import KeptStates
 from runner.training.non_finite import replay
-from runner.training.trainer import Trainer
 from tests.small_runs import small_config, train
 
 
@@ -185,7 +185,7 @@ def refuse(*arguments: object, **named: object) -> Any:
 @pytest.mark.parametrize(
     ("what", "reported"),
     [
-        ("training.trainer.Decisions.write", "writing the record of the used workers"),
+        ("training.kept_states.Decisions.write", "writing the record of the used workers"),
         ("training.recording.step_time", "writing the summary"),
         ("records.record.Record.plots", "drawing plots"),
     ],
@@ -237,12 +237,12 @@ def test_the_record_of_a_run_is_complete(tmp_path: Path) -> None:
 
 def test_no_checkpoint_is_written_if_a_variable_is_not_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A fast ReLU turns NaN into 0, so the loss of a network with NaN in its weights can be finite.
-    healthy = Trainer.variables
+    healthy = KeptStates.variables
 
-    def ruined(trainer: Trainer) -> dict[str, np.ndarray]:
-        return {**healthy(trainer), "fc1/bias": np.array([np.nan], np.float32)}
+    def ruined(states: KeptStates) -> dict[str, np.ndarray]:
+        return {**healthy(states), "fc1/bias": np.array([np.nan], np.float32)}
 
-    monkeypatch.setattr(Trainer, "variables", ruined)
+    monkeypatch.setattr(KeptStates, "variables", ruined)
     expected = r"variable 'fc1/bias' is not finite after step 1, so no checkpoint is written: lower optimizer.lr"
     with pytest.raises(NumericError, match=expected):
         train(tmp_path, "train.steps=4", "checkpoint.every_steps=2")

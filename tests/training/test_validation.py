@@ -207,7 +207,7 @@ def test_a_signal_keeps_the_count_of_patience(tmp_path: Path, monkeypatch: pytes
 
 def stop_at_6(self: Any) -> None:
     if self.progress.done == 6:
-        self._save()
+        self._states.save(self.progress)
         raise Interrupted(2)
 
 

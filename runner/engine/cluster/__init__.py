@@ -1,6 +1,6 @@
 """Execution of a program on worker processes. Read in this order:
 
-* ``cluster_session``: the master's session, with ``remote_plan``.
+* ``cluster_session``: the master's session, with ``remote_plans`` and ``remote_plan``.
 * ``starting``, ``launchers`` and ``command_launcher``: the start of the workers. ``joining``: the processes that have
   joined. ``ray_program``: a program that starts the workers with Ray.
 * ``worker_group``: messages between the master and the workers, and the replacement of lost workers.

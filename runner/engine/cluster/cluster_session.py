@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from runner.engine.cluster.assignment import messages_of, peer_of
+from runner.engine.cluster.assignment import peer_of
 from runner.engine.cluster.emulation import Emulation
 from runner.engine.cluster.joining import host_facts
 from runner.engine.cluster.launchers import Launcher, LocalLauncher
 from runner.engine.cluster.remote_plan import LaunchedRun, RemotePlan, RemoteTrace, statistic
+from runner.engine.cluster.remote_plans import RemotePlans
 from runner.engine.cluster.starting import OTHER_MESSAGES, Recovered, start_workers, worker_names
 from runner.engine.cluster.transport import messages
 from runner.engine.cluster.transport.encoding import encode_document
@@ -22,9 +23,8 @@ from runner.engine.cluster.transport.heartbeat import HeartbeatMonitor
 from runner.engine.cluster.transport.ticket import new_token
 from runner.engine.cluster.worker_group import WorkerGroup
 from runner.engine.cluster.worker_setup import WorkerSetup, new_communicator_setup
-from runner.engine.compile.program import Client, InputSlot, Program, Signature
-from runner.engine.compile.program_plans import ProgramPlans
-from runner.engine.graph.device import DEFAULT_GPU_OPTIONS, Cluster, DeviceName
+from runner.engine.compile.program import Client, Program
+from runner.engine.graph.device import DEFAULT_GPU_OPTIONS, Cluster
 from runner.engine.run import session
 from runner.engine.run.step_driver import Finished
 from runner.engine.run.timeline import Timeline
@@ -65,8 +65,6 @@ class ClusterSession(session.Session):
         launcher: Launcher | None = None,
     ) -> None:
         self._program = program
-        self._planned = ProgramPlans(program, cluster, registry)
-        self._needed = {(each.signature, each.inputs, each.deferred) for each in program.needed_after_recovery}
         self._setup = WorkerSetup(
             source,
             check_finite,
@@ -77,19 +75,18 @@ class ClusterSession(session.Session):
         self._new_communicator = partial(new_communicator_setup, cluster, registry)
         self._emulation = emulation or Emulation()
         self._identity = Identity(run_id, epoch, messages.MASTER_ROLE, 0, new_token())
+        self._launcher: Launcher = launcher or LocalLauncher(logs, threads)
+        self._workers = worker_names(cluster)
         # Emulation delays messages and single steps, so it excludes doorbells and series of steps.
         self._rings = registry.doorbells is not None and emulation is None
-        self._launcher: Launcher = launcher or LocalLauncher(logs, threads)
+        # The memory of a GPU may not suffice for two processes.
+        prepared = [each for each in self._workers if self._launcher.spares and each not in self._setup.gpus]
+        self._plans = RemotePlans(program, cluster, registry, rings=self._rings, prepared=prepared)
         self._monitor = monitor or HeartbeatMonitor(silence_s=self._launcher.silence_s)
         self._start_workers = partial(
             start_workers, facts={**host_facts(), **facts}, logs=logs, threads=threads, monitor=self._monitor
         )
-        self._workers = worker_names(cluster)
         self._sent, self._peaks = (dict.fromkeys(self._workers, 0) for _ in range(2))
-        self._libraries: dict[str, set[str]] = {device.type: set() for device in cluster.devices}
-        self._plans: dict[tuple[Signature, tuple[InputSlot, ...], bool], RemotePlan] = {}
-        self._unloaded: list[RemotePlan] = []  # not loaded by all workers, some of which may still open the arenas
-        self._loads = 0
         self._launched: dict[str, LaunchedRun] = {}
         self._by_plan: dict[str, LaunchedRun] = {}
         self._ended: deque[tuple[str, messages.Done]] = deque()
@@ -102,7 +99,7 @@ class ClusterSession(session.Session):
     def __enter__(self) -> Self:
         self._setup = replace(self._setup, communicator=self._new_communicator())
         named = (self._workers, self._identity, self._setup_document, self._launcher)
-        queued_messages = self._most_unread_messages() + OTHER_MESSAGES
+        queued_messages = self._plans.most_unread_messages() + OTHER_MESSAGES
         arenas = len(self._program.clients) * (1 + len(self._workers))
         group = self._start_workers(*named, queued_messages=queued_messages, arenas=arenas)
         self._started = self._stack.enter_context(group)
@@ -112,11 +109,7 @@ class ClusterSession(session.Session):
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        # The plans hold this process's mappings of shared memory, which is freed when its last mapping is closed.
-        self._close_unloaded()
-        for plan in self._plans.values():
-            plan.close()
-        self._plans.clear()
+        self._plans.close()
         self._started = None
         self._stack.__exit__(*exception)
 
@@ -146,9 +139,7 @@ class ClusterSession(session.Session):
             else:
                 self._absent_were_sent = False
                 replaced = self._started.replace(lost, epoch)
-                self._close_unloaded()
-                for plan in self._plans.values():
-                    plan.begun = 0
+                self._plans.restart()
                 fenced = time.monotonic()
                 if can_go_on():
                     return Recovered(tuple(replaced), silence_s, fenced - begun, None)
@@ -179,14 +170,14 @@ class ClusterSession(session.Session):
             self._send_plans_to_absent()
             if not group.loading:
                 group.absent.clear()
-        return not self._needs_absent(self._planned.client(client))
+        return not self._needs_absent(self._plans.client(client))
 
     def participants(self, client: str) -> set[str]:
         """Return the names of the processes that run a part of a client."""
-        return {peer_of(device) for device in self._planned.plans(self._planned.client(client).signature)}
+        return self._plans.participants(self._plans.client(client))
 
     def _needs_absent(self, client: Client) -> bool:
-        return bool(self._group.absent) and not self._group.absent.isdisjoint(self.participants(client.name))
+        return bool(self._group.absent) and not self._group.absent.isdisjoint(self._plans.participants(client))
 
     def _wait_for_absent(self) -> None:
         """Wait until the replacements of absent workers have loaded the needed plans. Launched clients end first."""
@@ -200,18 +191,11 @@ class ClusterSession(session.Session):
         group.absent.clear()
 
     def _send_plans_to_absent(self) -> None:
-        """Set up the replacements of absent workers, which must have joined, and send them the needed plans, once.
-
-        Other plans, such as that of an evaluation, are sent before their next run.
-        """
+        """Set up the replacements of absent workers, which must have joined, and send them the needed plans, once."""
         if self._absent_were_sent:
             return
-        group = self._group
-        group.set_up(self._setup_document, sorted(group.absent))
-        for key, plan in self._plans.items():
-            plan.unsent |= plan.assignments.keys() & group.absent
-            if key in self._needed:
-                group.loading |= {(worker, plan.name) for worker in plan.send(group)}
+        self._group.set_up(self._setup_document, sorted(self._group.absent))
+        self._plans.send_needed(self._group)
         self._absent_were_sent = True
 
     def start_spares(self) -> None:
@@ -237,7 +221,7 @@ class ClusterSession(session.Session):
 
     def load(self, client: str) -> None:
         """Load a client in advance, so that its first run takes less time."""
-        self._load(self._planned.client(client))
+        self._load(self._plans.client(client))
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         return self.run_series(client, step, [feeds or {}])[0]
@@ -250,7 +234,7 @@ class ClusterSession(session.Session):
     def run_series(self, client: str, first: int, feeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Array]]:
         """Run consecutive steps of a client with as few Run messages to each participating worker as possible."""
         session.require_runnable(client, self._launched)
-        planned = self._planned.client(client)
+        planned = self._plans.client(client)
         plan = self._load(planned)
         at_once = 1 if self._trace is not None else plan.depth
         fetched: list[dict[str, Array]] = []
@@ -277,7 +261,7 @@ class ClusterSession(session.Session):
         return [{name: plan.fetch(tensor, index) for name, tensor in client.fetches.items()} for index in range(count)]
 
     def launch(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> None:
-        planned = self._planned.client(client)
+        planned = self._plans.client(client)
         session.require_launchable(planned, self._launched)
         begin_ns = time.monotonic_ns()
         if not self._launched and not self._training_is_loaded:
@@ -314,7 +298,7 @@ class ClusterSession(session.Session):
 
     def start_trace(self, clients: Collection[str]) -> None:
         session.require_no_trace(self._trace, clients)
-        self._trace = RemoteTrace(self._group, {each: self._load(self._planned.client(each)) for each in clients})
+        self._trace = RemoteTrace(self._group, {each: self._load(self._plans.client(each)) for each in clients})
 
     def stop_trace(self) -> Timeline:
         trace, self._trace = session.required_trace(self._trace), None
@@ -328,7 +312,7 @@ class ClusterSession(session.Session):
         return {"master": session.peak_rss_bytes(), **self._peaks}
 
     def libraries(self) -> dict[str, list[str]]:
-        return {device_type: sorted(found) for device_type, found in self._libraries.items()}
+        return {device_type: sorted(found) for device_type, found in self._plans.libraries.items()}
 
     def close(self) -> None:
         """End the workers and release all resources. May be called again."""
@@ -342,41 +326,14 @@ class ClusterSession(session.Session):
 
     def _load(self, client: Client) -> RemotePlan:
         """Return the plan of a client after all participating workers have loaded their parts of it."""
-        signature, *_ = key = client.signature, client.inputs, client.deferred
-        plan, group = self._plans.get(key), self._group
-        is_new = plan is None
-        if plan is None or plan.unsent:
+        plan = self._plans.loaded(client)
+        if plan is None:
             # Answers to the Load messages must not be mixed with answers of a running step.
             session.require_synchronized(f"client {client.name!r} was loaded", self._launched)
         if self._needs_absent(client):
             self._wait_for_absent()
-        if plan is None:
-            # Each attempt has its own name: after a recovery, some workers may hold a plan that others did not load.
-            name, self._loads = f"{client.name}-{self._loads}", self._loads + 1
-            compiled, plans = self._planned.compiled(signature), self._planned.plans(signature)
-            shared = (self._planned.layouts, group.directory, group.joined.sharing)
-            plan = RemotePlan(name, client, compiled, plans, *shared, rings=self._rings)
-            plan.expect_fetches(group.arrivals)
-        if plan.unsent:
-            try:
-                plan.load(group)
-            except BaseException:
-                self._unloaded.append(plan)
-                self._plans.pop(key, None)
-                raise
-        if is_new:
-            self._plans[key] = plan
-            # The memory of a GPU may not suffice for two processes.
-            on_cpu = [each for each in plan.assignments if self._launcher.spares and each not in self._setup.gpus]
-            for worker in on_cpu if key in self._needed else on_cpu[:1]:
-                group.spares.prepare(messages.Load(plan.name), plan.document(worker))
-            for device_plan in plan.plans.values():
-                self._libraries[DeviceName.parse(device_plan.device).type or ""] |= device_plan.libraries
-        return plan
-
-    def _close_unloaded(self) -> None:
-        while self._unloaded:
-            self._unloaded.pop().close()
+            plan = None  # the replacements may lack it
+        return self._plans.load(client, self._group) if plan is None else plan
 
     def _setup_document(self, addresses: Mapping[str, str]) -> bytes:
         return encode_document(replace(self._setup, addresses=addresses).to_document())
@@ -387,14 +344,3 @@ class ClusterSession(session.Session):
     def _add_statistics(self, worker: str, plan: RemotePlan, answer: messages.Done, steps: int = 1) -> None:
         self._sent[worker] += steps * plan.plans[worker].sent_bytes
         self._peaks[worker] = statistic(worker, answer, session.PEAK_MEMORY)
-
-    def _most_unread_messages(self) -> int:
-        """Return the largest number of unread messages from one process to another: the messages of two steps.
-
-        Without shared memory, a message has at most ``PART_BYTES`` bytes of tensors. The messages of a step are those
-        of all training clients together, which may run at the same time, or of one client that has more messages.
-        """
-        plans = {name: self._planned.plans(client.signature) for name, client in self._program.clients.items()}
-        sends = {name: max(map(messages_of, own.values())) for name, own in plans.items()}
-        at_once = sum(sends[client.name] for client in self._program.training)
-        return 2 * max(at_once, *sends.values(), 0)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runner.config.groups import GROUPS
+from runner.engine.compile.program import SAVE
 from runner.engine.graph import local_cluster, state_dtype
 from runner.engine.run.kernel_table import kernels_for
 from runner.engine.run.local_session import LocalSession
@@ -86,7 +87,7 @@ def _trained(features: Matrix, labels: NDArray[np.int64], config: Any) -> tuple[
         driver = bind(program.step_driver, session)
         for step in range(ITERATIONS):
             driver.update(step, np.asarray(1.0, dtype))
-        found = session.run("save")
+        found = session.run(SAVE)
         return found["fc1/weights"].astype(np.float64), found["fc1/bias"].astype(np.float64)
 
 

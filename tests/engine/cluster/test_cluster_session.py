@@ -225,8 +225,10 @@ def test_launched_client_shares_no_plan_with_a_client_that_is_not_deferred(sessi
         session.run("alone")
         session.launch("push_0")
         assert session.finished().client == "push_0"
-        plans = {plan.name.rpartition("-")[0]: plan for plan in session._plans.values()}
-        assert [plans[name].assignments["ps-0"].deferred for name in ("alone", "push_0")] == [False, True]
+        for name, deferred in (("alone", False), ("push_0", True)):
+            plan = session._plans.loaded(session._plans.client(name))
+            assert plan is not None
+            assert plan.assignments["ps-0"].deferred is deferred
 
 
 @pytest.fixture(scope="module")
