@@ -1,7 +1,7 @@
 """Measurement of the costs of messages between worker processes of this machine, for a profile.
 
-A chain sends a small tensor back and forth between two workers; the time per hop is the time of a message. The latency
-is the time per hop minus the CPU time of both processes per hop.
+A chain sends a small tensor from worker to worker; the time per hop is the time of a message. The latency is the time
+per hop minus the CPU time of the processes per hop.
 """
 
 import secrets
@@ -24,6 +24,7 @@ from runner.engine.run.local_session import LocalSession
 from runner.engine.run.recording import RECEIVE, SEND
 from runner.engine.simulate.profile import MessageCosts, Profile
 from runner.records.summary import joining_facts
+from runner.system.machine import usable_cores
 
 HOPS = 64  # messages of a chain
 WARM_UP, REPEATS = 5, 50
@@ -36,15 +37,22 @@ def with_messages(profile: Profile, folder: Path) -> Profile:
 
     folder: for the logs of the processes.
     """
-    messages, queued = (_measured(folder, queued=each) for each in (False, True))
-    return replace(profile, messages=messages, queued=queued, step_us=round(1e6 * _step_in_one_process_s(), 3))
+    more_than_cores = 1 + usable_cores()
+    messages, crowded, queued = (
+        _measured(folder, workers, queued=queued)
+        for workers, queued in ((2, False), (more_than_cores, False), (2, True))
+    )
+    step_us = round(1e6 * _step_in_one_process_s(), 3)
+    return replace(profile, messages=messages, crowded=crowded, queued=queued, step_us=step_us)
 
 
-def _measured(folder: Path, *, queued: bool) -> MessageCosts:
+def _measured(folder: Path, workers: int, *, queued: bool) -> MessageCosts:
     """Return the costs of messages. queued: whether they are messages of ZeroMQ, as on emulated links."""
-    one, two, chain = (_steps(folder, *of, queued=queued) for of in ((1, _EMPTY), (2, _EMPTY), (2, _CHAIN)))
-    master_s = max(0.0, two.master_s - one.master_s)
-    busy_s, hop_s = (max(0.0, each) / HOPS for each in (chain.workers_s - two.workers_s, chain.wall_s - two.wall_s))
+    one, many, chain = (
+        _steps(folder, *of, queued=queued) for of in ((1, _EMPTY), (workers, _EMPTY), (workers, _CHAIN))
+    )
+    master_s = max(0.0, many.master_s - one.master_s) / (workers - 1)
+    busy_s, hop_s = (max(0.0, each) / HOPS for each in (chain.workers_s - many.workers_s, chain.wall_s - many.wall_s))
     relay_s = max(0.0, busy_s - chain.send_s - chain.receive_s)
     seconds = {
         "send": chain.send_s,
@@ -52,7 +60,7 @@ def _measured(folder: Path, *, queued: bool) -> MessageCosts:
         "relay": relay_s,
         "latency": max(0.0, hop_s - chain.send_s - chain.receive_s - relay_s),
         "master": master_s,
-        "worker": two.workers_s / 2 + max(0.0, one.master_s - master_s),
+        "worker": many.workers_s / workers + max(0.0, one.master_s - master_s),
     }
     rounded = {name: round(1e6 * each, 3) for name, each in seconds.items()}
     return MessageCosts(**rounded, copy_gbyte_per_s=round(1e-9 * _copied_bytes_per_s(), 3))
@@ -127,7 +135,7 @@ def _copied_bytes_per_s() -> float:
 
 
 def _program(workers: int) -> Program:
-    """Return a program of tiny instructions: "empty" runs one on each worker, "chain" sends a tensor back and forth."""
+    """Return a program of tiny instructions: "empty" runs one on each worker, "chain" sends a tensor around."""
     graph, initial, values = Graph(), [], []
     for number in range(workers):
         with graph.device(worker_task(number)), graph.absolute_scope(f"worker_{number}"):

@@ -1,5 +1,6 @@
 """Profiles of this machine: their files, the measurement of instructions, and the simulated cluster of a profile."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -11,10 +12,13 @@ from threadpoolctl import threadpool_limits
 
 from runner.config.configuration import share_of_worker
 from runner.config.schema import Config
-from runner.data.source import source_from_config
+from runner.data.pipeline import Pipeline
+from runner.data.settings import load_limited, settings_from_config
+from runner.data.source import Prefetcher, pipeline_of
 from runner.engine.cluster.emulation import BYTES_PER_S_OF_MBIT
 from runner.engine.compile.passes.transfers import TRANSFERS
-from runner.engine.compile.program import Program
+from runner.engine.compile.plan import DevicePlan
+from runner.engine.compile.program import Client, Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import DISTRIBUTIONS, Cluster
 from runner.engine.run.instruction_times import REPEATS, WARM_UP, measured_seconds
@@ -26,15 +30,16 @@ from runner.engine.simulate.costs import Costs
 from runner.engine.simulate.hardware import DeviceKind, Hardware, LinkDescription, places
 from runner.engine.simulate.network import network_of
 from runner.engine.simulate.profile import (
+    INPUT_THREADS,
     InstructionSignature,
     Machine,
     Profile,
+    batch_signature,
     families_of,
     input_signature,
     signature_of,
 )
 from runner.errors import ConfigError
-from runner.kernels.registry import Registry
 from runner.records.summary import cpu_model, versions
 from runner.system.json_file import JsonFile
 from runner.system.machine import usable_cores
@@ -67,7 +72,7 @@ def profile_here(path: Path) -> Profile:
     """
     machine = Machine(cpu_model(), usable_cores(), dict(versions()))
     if not path.exists():
-        return Profile(machine, None, None, None, ())
+        return Profile(machine, None, None, None, None, ())
     found = read_profile(path)
     if found.machine != machine:
         raise ConfigError(f"profile {path}: recorded on {found.machine}, and this is {machine}; use another file")
@@ -80,17 +85,22 @@ def with_instructions(profile: Profile, config: Config, measured: set[Instructio
     config: as returned by ``fix_machine_values``, with the number of kernel threads. measured: signatures measured
     before; plans with only such signatures are skipped, and new signatures are added.
     """
-    found = _measured(config, set() if measured is None else measured)
-    return profile.with_families(families_of(found, config.cluster.threads_per_worker or 1))
+    experiment = build(config)
+    found = _instructions(experiment, set() if measured is None else measured)
+    families = [*families_of(found, config.cluster.threads_per_worker or 1)]
+    if experiment.program.one_process is not None:
+        families += families_of(_inputs(experiment), INPUT_THREADS)
+    return profile.with_families(families)
 
 
-def _measured(config: Config, seen: set[InstructionSignature]) -> Iterator[tuple[InstructionSignature, float]]:
+def _instructions(
+    experiment: Experiment, seen: set[InstructionSignature]
+) -> Iterator[tuple[InstructionSignature, float]]:
     """Yield signature and seconds of each instruction of a training step, device by device.
 
-    With one process, the time to read inputs is included. Plans whose signatures are all in ``seen`` are skipped.
+    Plans whose signatures are all in ``seen`` are skipped.
     """
-    registry, experiment = load_kernels(), build(config)
-    threads = experiment.threads_per_worker
+    registry, threads = load_kernels(), experiment.threads_per_worker
     with threadpool_limits(threads):
         planned = ProgramPlans(experiment.program, experiment.cluster, registry)
         initial = planned.plans(planned.client("init").signature)
@@ -104,16 +114,19 @@ def _measured(config: Config, seen: set[InstructionSignature]) -> Iterator[tuple
                     if signature.op not in TRANSFERS:
                         yield signature, each
                 seen.update(signatures)
-        if experiment.program.one_process is not None:
-            yield from _inputs(experiment, registry)
 
 
-def _inputs(experiment: Experiment, registry: Registry) -> Iterator[tuple[InstructionSignature, float]]:
-    """Yield the time of reading the inputs of a step in one process, for each client and device."""
-    config, program = experiment.config, experiment.program
+def _inputs(experiment: Experiment) -> Iterator[tuple[InstructionSignature, float]]:
+    """Yield the times of the inputs of a step in one process, for each client and device.
+
+    They are the time for which the step waits and copies, and the time of the thread that makes the next batch.
+    """
+    config, program, document = experiment.config, experiment.program, source_document(experiment.config)
+    settings = settings_from_config(document.pop("config"))
+    pipeline = pipeline_of(settings, load_limited(settings), **document)
     with (
-        source_from_config(**source_document(config)) as source,
-        closing(LocalSession(program, experiment.cluster, registry, source)) as session,
+        Prefetcher(pipeline, settings.prefetch) as source,
+        closing(LocalSession(program, experiment.cluster, load_kernels(), source)) as session,
     ):
         session.run("init")
         driver = bind(program.step_driver, session)
@@ -131,6 +144,20 @@ def _inputs(experiment: Experiment, registry: Registry) -> Iterator[tuple[Instru
                 signature = input_signature(config.data.name, client, plan)
                 if signature is not None and read:
                     yield signature, 1e-9 * median(read.values())
+                    yield batch_signature(signature), _batch_s(pipeline, client, plan)
+
+
+def _batch_s(pipeline: Pipeline, client: Client, plan: DevicePlan) -> float:
+    """Return the seconds in which one thread makes a device's part of a batch."""
+    fed, seconds = {feed.tensor for feed in plan.feeds}, 0.0
+    for split, lo, hi in {(slot.split, slot.lo, slot.hi) for slot in client.inputs if slot.tensor in fed}:
+        together, times = pipeline.steps_together(hi - lo), []
+        for number in range(WARM_UP + REPEATS):
+            begin = time.perf_counter()
+            pipeline.read_steps(split, range(number * together, (number + 1) * together), lo, hi)
+            times.append(time.perf_counter() - begin)
+        seconds += median(times[WARM_UP:]) / together
+    return seconds
 
 
 UNLIMITED_GBYTE_PER_S = 1e6  # rate of an emulated link without a limit, because the event loop needs a finite rate
@@ -169,10 +196,11 @@ def profiled_machine(config: Config, hardware: Hardware, program: Program) -> Pr
     shared = replace(config.cluster, threads_per_worker=threads, cores_per_worker=cores_each)
     cluster, remote = cluster_of(shared, program), program.one_process is None
     queued = config.cluster.emulate or len({network.nearest(task) for task in network.place}) > 1
+    crowded = threads * len(network.place) > cores
 
     def costs_of(kind: DeviceKind) -> Costs:
         measured = None if kind.profile is None else profile
-        return Costs(kind, measured, threads, config.data.name, remote, queued)
+        return Costs(kind, measured, threads, config.data.name, remote, queued, crowded)
 
     return ProfiledMachine(machine, cluster, costs_of)
 

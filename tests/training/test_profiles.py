@@ -24,6 +24,8 @@ DEAR = MessageCosts(*[1e6] * 6, 10.0)
 MESSAGES = MessageCosts(4.0, 7.0, 8.0, 3.0, 5.0, 9.0, 10.0)
 QUEUED = MessageCosts(40.0, 7.0, 80.0, 30.0, 50.0, 90.0, 10.0)
 STEP_US = 20.0
+WAYS = ("messages", "crowded", "queued")
+"""The ways in which messages are exchanged, with costs of their own in a profile."""
 
 STRATEGIES = (
     "parallelism=sync_data parallelism.workers=3",
@@ -48,7 +50,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the file of a profile with the instructions of a worker of each strategy, and of ``single``."""
     path = tmp_path_factory.mktemp("profile") / "profile.json"
     profile, measured = (
-        replace(profile_here(path), messages=MESSAGES, queued=QUEUED, step_us=STEP_US),
+        replace(profile_here(path), messages=MESSAGES, crowded=MESSAGES, queued=QUEUED, step_us=STEP_US),
         set[InstructionSignature](),
     )
     for strategy in ("parallelism=single", *STRATEGIES):
@@ -71,10 +73,11 @@ def described(strategy: str, path: Path, *overrides: str, host: str | None = "he
     return config
 
 
-def with_messages(path: Path, folder: Path, messages: MessageCosts) -> Path:
-    """Return the file of the same profile with other costs of messages."""
-    changed = folder / "changed.json"
-    write_profile(changed, replace(read_profile(path), messages=messages, queued=messages))
+def with_messages(path: Path, folder: Path, messages: MessageCosts, *, batches: bool = True) -> Path:
+    """Return the file of the same profile with other costs of messages. batches: whether making batches takes time."""
+    changed, found = folder / "changed.json", read_profile(path)
+    families = tuple(family for family in found.families if batches or family.op != "batch")
+    write_profile(changed, replace(found, **dict.fromkeys(WAYS, messages), families=families))
     return changed
 
 
@@ -99,8 +102,9 @@ def test_a_simulated_run_has_the_kernel_threads_of_a_run(recorded: Path) -> None
 def test_the_inputs_of_several_devices_in_one_process_are_measured(tmp_path: Path) -> None:
     keys = ("parallelism=sync_data", "parallelism.workers=2", "cluster.one_process=true", "train.batch_size=24")
     found = with_instructions(profile_here(tmp_path / "none.json"), small_config(*keys))
-    (inputs,) = (family for family in found.families if family.op == "input")
-    assert {shape[0] for point in inputs.points for shape in point.shapes} == {12}
+    for op in ("input", "batch"):
+        (inputs,) = (family for family in found.families if family.op == op)
+        assert {shape[0] for point in inputs.points for shape in point.shapes} == {12}
 
 
 def test_noise_of_a_long_instruction_does_not_reach_a_short_one(
@@ -123,21 +127,24 @@ def test_one_process_takes_the_sum_of_its_instructions(recorded: Path) -> None:
     (plan,) = session.plans("train").values()
     costs = session.costs["process"]
     expected = sum(costs.seconds(plan, each) for each in plan.instructions)
-    expected += costs.outside_s(session.program.clients["train"], plan)
-    assert simulate(config, 2).step_s == pytest.approx(expected)
-    assert costs.outside_s(session.program.clients["train"], plan) > 1e-6 * STEP_US, "inputs are read too"
+    outside_s, batch_s = (each(session.program.clients["train"], plan) for each in (costs.outside_s, costs.batch_s))
+    assert simulate(config, 2).step_s == pytest.approx(expected + outside_s + batch_s), (
+        "one core also makes the batches"
+    )
+    assert outside_s > 1e-6 * STEP_US, "inputs are read too"
+    assert batch_s > 0.0
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_enough_cores_for_all_processes_delay_none(strategy: str, recorded: Path, tmp_path: Path) -> None:
-    free = with_messages(recorded, tmp_path, FREE)
+    free = with_messages(recorded, tmp_path, FREE, batches=False)
     shared, alone = (simulate(described(strategy, free, cores=64, host=host), 3) for host in ("here", None))
     assert shared.step_s == pytest.approx(alone.step_s)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_one_core_does_all_work_and_waits_for_little_else(strategy: str, recorded: Path, tmp_path: Path) -> None:
-    free = with_messages(recorded, tmp_path, FREE)
+    free = with_messages(recorded, tmp_path, FREE, batches=False)
     one, two, many = (simulate(described(strategy, free, cores=cores), 4) for cores in (1, 2, 64))
     work_s = sum(many.busy.values()) * many.step_s
     assert one.step_s * (1 + 1e-9) >= two.step_s >= many.step_s * (1 - 1e-9)
@@ -160,23 +167,24 @@ def test_messages_cost_time_of_cores(recorded: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "network", "queued"),
+    ("strategy", "network", "cores", "way"),
     [
-        (STRATEGIES[0], (), False),
-        (STRATEGIES[3], (), True),
-        (STRATEGIES[0], ("cluster.emulate=true", "cluster.latency_ms=1"), True),
-        (STRATEGIES[0], TWO_HOSTS, True),
+        (STRATEGIES[0], (), 3, "messages"),
+        (STRATEGIES[0], (), 2, "crowded"),
+        (STRATEGIES[3], (), 8, "queued"),
+        (STRATEGIES[0], ("cluster.emulate=true", "cluster.latency_ms=1"), 2, "queued"),
+        (STRATEGIES[0], TWO_HOSTS, 2, "queued"),
     ],
 )
-def test_messages_of_concurrent_clients_and_between_hosts_are_queued(
-    strategy: str, network: tuple[str, ...], queued: bool, recorded: Path, tmp_path: Path
+def test_messages_of_concurrent_clients_between_hosts_and_on_busy_cores_have_their_own_costs(
+    strategy: str, network: tuple[str, ...], cores: int, way: str, recorded: Path, tmp_path: Path
 ) -> None:
-    before, found = simulate(described(strategy, recorded, *network), 2).step_s, read_profile(recorded)
+    before, found = simulate(described(strategy, recorded, *network, cores=cores), 2).step_s, read_profile(recorded)
     changed = tmp_path / "changed.json"
-    for dear, counts in (({"messages": DEAR}, not queued), ({"queued": DEAR}, queued)):
-        write_profile(changed, replace(found, **dear))
-        after = simulate(described(strategy, changed, *network), 2).step_s
-        assert (after > before + 1.0) if counts else (after == pytest.approx(before))
+    for each in WAYS:
+        write_profile(changed, replace(found, **{each: DEAR}))
+        after = simulate(described(strategy, changed, *network, cores=cores), 2).step_s
+        assert (after > before + 1.0) if each == way else (after == pytest.approx(before))
 
 
 def test_the_tensors_between_two_devices_share_a_message_in_concurrent_clients(recorded: Path, tmp_path: Path) -> None:
@@ -270,12 +278,11 @@ def test_messages_are_measured_between_processes(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(link_test, "REPEATS", 3)
     monkeypatch.setattr(link_test, "HOPS", 8)
     found = link_test.with_messages(profile_here(tmp_path / "none.json"), tmp_path)
-    assert found.messages is not None
-    assert found.queued is not None
-    for each in (found.messages, found.queued):
+    costs = [getattr(found, way) for way in WAYS]
+    for each in costs:
         assert each.send > 0.0
         assert each.worker > 0.0
         assert math.isfinite(each.copy_gbyte_per_s)
-    assert found.queued.send > found.messages.send
+    assert [each.send for each in costs] == sorted(each.send for each in costs), "waking a process costs more"
     assert found.step_us is not None
     assert found.step_us > 0.0

@@ -213,7 +213,10 @@ class ClientActivities:
         return first, first + len(block.activities) - 1
 
     def _rows(self) -> list[_Row]:
-        """Return the rows of all segments, of all messages, of the master if it has work, and of the end of the run."""
+        """Return the rows of all segments, all messages, the master if it has work, the next batches, and the end.
+
+        A run ends after the next batches are made, because the next run needs them.
+        """
         keys = [(device, number) for device, own in self.parts.items() for number in range(len(own))]
         position = {key: k for k, key in enumerate(keys)}
         receivers = self._receivers()
@@ -251,6 +254,9 @@ class ClientActivities:
         for device, share in remote.items():
             answer = add(_Row(share.latency_s, (position[device, len(self.parts[device]) - 1],)))
             add(replace(self._master(share), after=(answer,)))
+        for share in self.shares.values():
+            if share.batch_s:
+                add(_Row(0.0, (), amount=share.batch_s, links=share.relay, begins=""))
         rows = [*(self._segment(key, tuple(after[key])) for key in position), *others]
         last = sorted(set(range(len(rows))).difference(*(row.after for row in rows)))
         return [*rows, _Row(0.0, tuple(last), begins=None if rows else "")]

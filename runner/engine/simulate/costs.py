@@ -22,11 +22,13 @@ from runner.engine.graph.op import Attributes, Specs
 from runner.engine.graph.ops.elementwise import program_inputs
 from runner.engine.simulate.hardware import DeviceKind
 from runner.engine.simulate.profile import (
+    INPUT_THREADS,
     MEASURED,
     ROOFLINE,
     Estimate,
     MessageCosts,
     Profile,
+    batch_signature,
     input_signature,
     signature_of,
 )
@@ -74,9 +76,10 @@ class Costs:
 
     profile: None for the roofline model alone. threads: kernel threads of the process. data: name of the dataset, as
     in the profile. remote: whether the devices are separate processes, so that sends and receives are messages.
-    queued: whether all messages are messages of ZeroMQ. groups: device -> keys of the transfers in each message (see
-    ``tensor_messages``); None if each transfer is one message, as with doorbells and on described hardware. origins:
-    origin (see ``profile.ORIGINS``) -> seconds of all estimates so far.
+    queued: whether all messages are messages of ZeroMQ. crowded: whether the kernel threads of all processes exceed the
+    cores. groups: device -> keys of the transfers in each message (see ``tensor_messages``); None if each transfer is
+    one message, as with doorbells and on described hardware. origins: origin (see ``profile.ORIGINS``) -> seconds of
+    all estimates so far.
     """
 
     kind: DeviceKind
@@ -85,6 +88,7 @@ class Costs:
     data: str = ""
     remote: bool = True
     queued: bool = False
+    crowded: bool = False
     groups: Mapping[str, Sequence[tuple[str, ...]]] | None = None
     origins: dict[str, float] = field(default_factory=dict)
 
@@ -93,7 +97,9 @@ class Costs:
         """The costs of messages between processes; None if they are not measured or if there is only one process."""
         if self.profile is None or not self.remote:
             return None
-        return self.profile.queued if self.queued else self.profile.messages
+        if self.queued:
+            return self.profile.queued
+        return self.profile.crowded if self.crowded else self.profile.messages
 
     def of(self, client: Client, plans: Mapping[str, DevicePlan]) -> "Costs":
         """Return the costs of a client, with the same ``origins``; a deferred client uses messages of ZeroMQ.
@@ -122,11 +128,19 @@ class Costs:
         if self.profile is None:
             return 0.0
         signature = input_signature(self.data, client, plan)
-        found = None if signature is None else self.profile.estimate(signature, self.threads)
+        found = None if signature is None else self.profile.estimate(signature, INPUT_THREADS)
         seconds = 0.0 if found is None else self._counted(found)
         if self.messages is not None:
             return seconds + 1e-6 * self.messages.worker
         return seconds + 1e-6 * (self.profile.step_us or 0.0)
+
+    def batch_s(self, client: Client, plan: DevicePlan) -> float:
+        """Return the seconds in which a thread makes the next batch of a plan; 0 if they are not measured."""
+        signature = None if self.profile is None else input_signature(self.data, client, plan)
+        if self.profile is None or signature is None:
+            return 0.0
+        found = self.profile.estimate(batch_signature(signature), INPUT_THREADS)
+        return 0.0 if found is None else found.seconds
 
     def _instruction(self, plan: DevicePlan, instruction: Instruction) -> Estimate:
         messages = self.messages

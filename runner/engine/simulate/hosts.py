@@ -16,9 +16,10 @@ from runner.engine.simulate.profile import MessageCosts
 class HostShare:
     """The use of a host's cores by one process.
 
-    compute, relay: the links of the kernel threads, and of the threads that relay messages. threads: number of kernel
-    threads. messages: the costs of a message; None if not measured, or if all devices are in one process. master,
-    master_unit: the links and the unit of the event loop for the master, which all processes share.
+    compute, relay: the links of the kernel threads, and of the threads that relay messages and make batches. threads:
+    number of kernel threads. messages: the costs of a message; None if not measured, or if all devices are in one
+    process. master, master_unit: the links and the unit of the event loop for the master, which all processes share.
+    batch_s: seconds in which a thread makes the next batch, during a step.
     """
 
     compute: tuple[int, int]
@@ -27,6 +28,7 @@ class HostShare:
     messages: MessageCosts | None
     master: tuple[int, int]
     master_unit: int
+    batch_s: float = 0.0
 
     @property
     def latency_s(self) -> float:

@@ -22,6 +22,9 @@ MEASURED, INTERPOLATED, EXTRAPOLATED, ROOFLINE = ORIGINS = ("measured", "interpo
 """Origins of a cost: measured in this shape; interpolated between measured shapes; extrapolated beyond them; computed
 from the rates of a described device."""
 
+INPUT_THREADS = 1
+"""The number of threads of the families of inputs, whose times do not depend on the kernel threads."""
+
 _FLOPS_PER_BYTE = 8.0
 _NAMES = ("key", "source", "destination", "variable", "seed", "value", "begin", "size", "sizes", "shape")
 """Attributes that name a node or repeat a shape, and so do not change the time of an instruction."""
@@ -107,13 +110,16 @@ class Estimate(NamedTuple):
 class Profile:
     """The measured costs of one machine.
 
-    messages: costs if doorbells in shared memory announce tensors and steps. queued: costs if messages of ZeroMQ do, as
-    in clients that run concurrently, on emulated links and between hosts. step_us: microseconds of a step in one
-    process, without instructions and inputs. These three are None if they were not measured.
+    messages: costs if doorbells in shared memory announce tensors and steps. crowded: the same if the processes have
+    more kernel threads than the machine has cores, so that a process sleeps whenever it waits. queued: costs if
+    messages of ZeroMQ announce tensors, as in clients that run concurrently, on emulated links and between hosts.
+    step_us: microseconds of a step in one process, without instructions and inputs. These four are None if they were
+    not measured.
     """
 
     machine: Machine
     messages: MessageCosts | None
+    crowded: MessageCosts | None
     queued: MessageCosts | None
     step_us: NonNegative | None
     families: tuple[Family, ...]
@@ -192,11 +198,16 @@ def signature_of(plan: DevicePlan, instruction: Instruction) -> InstructionSigna
 
 
 def input_signature(data: str, client: Client, plan: DevicePlan) -> InstructionSignature | None:
-    """Return the signature of reading the inputs of a plan; None if there are none. data: name of the dataset."""
+    """Return the signature of the input of a plan's step; None if there is none. data: name of the dataset."""
     fed = {feed.tensor: feed.spec for feed in plan.feeds}
     specs = [fed[slot.tensor] for slot in client.inputs if slot.tensor in fed]
     shapes = tuple(tuple(spec.shape) for spec in specs)
     return InstructionSignature("input", "", data, shapes, float(sum(spec.nbytes for spec in specs))) if specs else None
+
+
+def batch_signature(of_input: InstructionSignature) -> InstructionSignature:
+    """Return the signature of making the batch of an input, in a thread of its own. of_input: its signature."""
+    return of_input._replace(op="batch")
 
 
 def families_of(measured: Iterable[tuple[InstructionSignature, float]], threads: int) -> tuple[Family, ...]:

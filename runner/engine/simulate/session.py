@@ -317,8 +317,10 @@ class SimulatedSession(Clients):
                 for costs in (costs_of[self._group(device).kind],)
             }
             shares = {
-                device: replace(share, messages=costs_of[self._group(device).kind].messages)
-                for device, share in self._shares.items()
+                device: replace(self._shares[device], messages=costs.messages, batch_s=costs.batch_s(client, plan))
+                for device, plan in plans.items()
+                if device in self._shares
+                for costs in (costs_of[self._group(device).kind],)
             }
             self._originals[client.name] = ClientActivities(
                 parts,

@@ -36,7 +36,9 @@ def square(batch: int, *, op: str = "square", form: str = "float32:") -> Instruc
 
 def measured(*batches: int, threads: int = 1) -> Profile:
     """Return a profile in which a batch of n takes 10 + n microseconds."""
-    return Profile(MACHINE, MESSAGES, None, 20.0, families_of([(square(n), 1e-6 * (10 + n)) for n in batches], threads))
+    return Profile(
+        MACHINE, MESSAGES, None, None, 20.0, families_of([(square(n), 1e-6 * (10 + n)) for n in batches], threads)
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_another_op_or_number_of_threads_has_no_estimate() -> None:
 def test_the_nearest_shape_is_preferred_to_a_shape_of_equal_work() -> None:
     wide = InstructionSignature("square", "llvm", "float32:", ((1, 160), (1, 160)), 80.0 * 16)
     families = families_of([(wide, 1.0), (square(15), 2.0), (square(17), 4.0)], 1)
-    found = Profile(MACHINE, None, None, None, families).estimate(square(16), 1)
+    found = Profile(MACHINE, None, None, None, None, families).estimate(square(16), 1)
     assert found == (pytest.approx(3.0), INTERPOLATED)
 
 
@@ -104,7 +106,7 @@ def test_origins_of_costs_are_counted() -> None:
         Family(each.op, each.library, each.form, 1, (Point(each.shapes, each.work, 7.0),))
         for each in {signature_of(plan, instruction) for instruction in known[:1]}
     ]
-    costs = Costs(DeviceKind(1e9, 1e9), Profile(MACHINE, None, None, None, tuple(families)))
+    costs = Costs(DeviceKind(1e9, 1e9), Profile(MACHINE, None, None, None, None, tuple(families)))
     assert costs.seconds(plan, known[0]) == 7e-6
     other = next(each for each in plan.instructions if each.op != "matmul_fused")
     spent = costs.seconds(plan, other)
