@@ -210,14 +210,17 @@ def interface_towards(hosts: Sequence[str]) -> str:
     """
     try:
         found = [_address_towards(host) for host in hosts]
-    except OSError as error:
+    except (OSError, ValueError) as error:
         message = f"no network interface leads to {', '.join(hosts)}: {error}; set cluster.launcher.address"
         raise ResourceError(message) from error
     return min(found, key=lambda address: ipaddress.ip_address(tcp_host(address)).is_loopback)
 
 
 def _address_towards(host: str) -> str:
-    """Return ``tcp://IP:*`` for the network interface of this host that leads to ``host``; raises OSError."""
+    """Return ``tcp://IP:*`` for the network interface of this host that leads to ``host``.
+
+    Raises OSError, or ValueError if ``host`` cannot be a name, such as ``node..cluster``.
+    """
     family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(target)  # sends nothing; the kernel chooses the interface

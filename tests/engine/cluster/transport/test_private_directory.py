@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from runner.engine.cluster.transport import private_directory as module
-from runner.engine.cluster.transport.private_directory import inbox_address, inbox_path, own_address, private_directory
+from runner.engine.cluster.transport.private_directory import (
+    inbox_address,
+    inbox_path,
+    interface_towards,
+    own_address,
+    private_directory,
+)
 from runner.errors import ClusterError, ConfigError, ResourceError, SecurityError
 
 
@@ -131,8 +137,12 @@ def test_own_address_is_on_the_interface_that_leads_to_the_master(directory: Pat
     assert own_address("tcp://127.0.0.1:5555", "worker-1") == "tcp://127.0.0.1:*"
     assert own_address("tcp://localhost:5555", "worker-1").startswith("tcp://")
     assert own_address(inbox_address(directory, "master-0"), "worker-1") == inbox_address(directory, "worker-1")
-    with pytest.raises(ClusterError, match=r"worker-1 cannot reach tcp://no\.such\.host\.invalid:5555"):
-        own_address("tcp://no.such.host.invalid:5555", "worker-1")
+    assert interface_towards(["127.0.0.1"]) == "tcp://127.0.0.1:*"
+    for host in ("no.such.host.invalid", "node..cluster"):
+        with pytest.raises(ClusterError, match=f"worker-1 cannot reach tcp://{host}:5555"):
+            own_address(f"tcp://{host}:5555", "worker-1")
+        with pytest.raises(ResourceError, match=f"no network interface leads to 127.0.0.1, {host}: .*; set cluster"):
+            interface_towards(["127.0.0.1", host])
 
 
 @pytest.mark.parametrize(
