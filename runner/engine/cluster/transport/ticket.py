@@ -80,7 +80,11 @@ class Ticket:
     @classmethod
     def from_bytes(cls, content: memoryview, what: str) -> "Ticket":
         """Decode a ticket; raises SecurityError, which names ``what``, if it is malformed."""
-        ticket: Ticket = read_untrusted(_TICKET, decode_document(content), what)
+        try:
+            document = decode_document(content)
+        except SecurityError as error:
+            raise SecurityError(f"{what}: {error}") from error
+        ticket: Ticket = read_untrusted(_TICKET, document, what)
         return ticket
 
 

@@ -61,5 +61,5 @@ def test_damaged_file_is_refused(tmp_path: Path, damage: str) -> None:
     content = path.read_bytes()
     changed = {"shorter": content[:-1], "longer": content + b"x", "role": content.replace(b"worker", b"master")}
     path.write_bytes(changed[damage])
-    with pytest.raises(SecurityError, match="refused"):
+    with pytest.raises(SecurityError, match=f"^key file {path}.* refused: "):
         read_ticket(path)
