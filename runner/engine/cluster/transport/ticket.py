@@ -107,13 +107,14 @@ def read_ticket(path: Path) -> Ticket:
             f"key file {path}: {error.strerror}; key files are removed after the processes have joined, and each start "
             "of a run writes new key files"
         ) from error
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        mode = stat.S_IMODE(status.st_mode)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
-            raise SecurityError(
-                f"key file {path}: mode {mode:04o} of user {status.st_uid}, "
-                f"expected a regular file with mode 0600 of user {os.geteuid()}"
-            )
+    status = os.fstat(descriptor)
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or mode & 0o077:
+        os.close(descriptor)
+        raise SecurityError(
+            f"key file {path}: mode {mode:04o} of user {status.st_uid}, "
+            f"expected a regular file with mode 0600 of user {os.geteuid()}"
+        )
+    with open(descriptor, "rb") as file:  # the call does not accept a folder
         content = file.read(MAX_DOCUMENT_BYTES + 1)
     return Ticket.from_bytes(memoryview(content), f"key file {path}")

@@ -48,6 +48,7 @@ def test_file_of_another_kind_or_mode_is_refused(tmp_path: Path) -> None:
         (path, r"mode 0640 of user .*, expected a regular file with mode 0600"),
         (link, "key file"),
         (pipe, "expected a regular file"),
+        (tmp_path, "expected a regular file"),
         (tmp_path / "none", "each start of a run writes new key files"),
     ):
         with pytest.raises(SecurityError, match=expected):
