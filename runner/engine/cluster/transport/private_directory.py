@@ -56,8 +56,15 @@ def private_directory(parent: Path | None = None) -> Iterator[Path]:
 
 
 def check_private(directory: Path) -> None:
-    """Raise SecurityError unless ``directory`` is a real directory that only this user can access."""
-    status = directory.lstat()
+    """Raise SecurityError unless ``directory`` is a real directory that only this user can access.
+
+    Raises ClusterError if there is no such directory.
+    """
+    try:
+        status = directory.lstat()
+    except OSError as error:
+        reason = f"{error.strerror}; the directory of a run is removed when the run ends"
+        raise ClusterError(f"cannot open the private directory {directory}: {reason}") from error
     if not stat.S_ISDIR(status.st_mode):
         raise SecurityError(f"{directory}: expected a directory, not a symbolic link")
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
@@ -156,7 +163,8 @@ def sibling_address(address: str, name: str) -> str:
 def check_bind_address(address: str, has_keys: bool) -> None:
     """Raise SecurityError unless ``address`` is a socket in a private directory or, if there are keys, an IP address.
 
-    Loopback addresses need keys too, because other users of the host can connect to them.
+    Loopback addresses need keys too, because other users of the host can connect to them. Raises ClusterError if the
+    private directory does not exist.
     """
     if address.startswith(_IPC):
         check_private(inbox_path(address).parent)

@@ -59,7 +59,7 @@ def test_directory_that_another_run_removes_first_is_skipped(tmp_path: Path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_directory_that_is_a_link_or_open_to_other_users_is_refused(tmp_path: Path) -> None:
+def test_directory_that_is_missing_a_link_or_open_to_other_users_is_refused(tmp_path: Path) -> None:
     directory, link = tmp_path / "directory", tmp_path / "link"
     directory.mkdir()
     link.symlink_to(directory)
@@ -70,6 +70,9 @@ def test_directory_that_is_a_link_or_open_to_other_users_is_refused(tmp_path: Pa
     directory.chmod(0o700)
     with pytest.raises(SecurityError, match="not a symbolic link"):
         module.check_private(link)
+    directory.rmdir()
+    with pytest.raises(ClusterError, match=r"directory: No such file .*; the directory of a run is removed when"):
+        module.check_private(directory)
 
 
 def test_unusable_parent_is_reported(tmp_path: Path) -> None:
