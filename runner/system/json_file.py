@@ -22,12 +22,12 @@ def parse_json(raw: bytes, limit: int) -> Any:
         raise Violation(f"not JSON: {printable(str(error))}") from None
 
 
-def versioned(document: Any, version: int, name: str = "version") -> dict[str, Any]:
-    """Return the map ``document`` without ``name``. Raises Violation unless ``document[name]`` equals ``version``."""
-    found = document.get(name) if isinstance(document, dict) else None
+def versioned(document: Any, version: int) -> dict[str, Any]:
+    """Return the map ``document`` without its entry "version". Raises Violation if the entry is not ``version``."""
+    found = document.get("version") if isinstance(document, dict) else None
     if type(found) is not int or found != version:
-        refuse(name, found, version)
-    return {key: value for key, value in document.items() if key != name}
+        refuse("version", found, version)
+    return {key: value for key, value in document.items() if key != "version"}
 
 
 @dataclass(frozen=True)

@@ -79,9 +79,9 @@ class Sessions:
         cluster = local_cluster(program.workers, program.servers)
         return ClusterSession(program, cluster, self._registry, source, **(own | options))
 
-    def worker(self, index: int, role: str = "worker") -> psutil.Process:
-        """Return the process of worker ``index`` or, if the role is "ps", of parameter server ``index``."""
-        return self._found()[f"{role}-{index}"][0]
+    def worker(self, index: int) -> psutil.Process:
+        """Return the process of worker ``index``."""
+        return self._found()[f"worker-{index}"][0]
 
     @property
     def pids(self) -> dict[str, int]:

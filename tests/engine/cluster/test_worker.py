@@ -160,10 +160,10 @@ def expect_failure(cluster: VirtualCluster, worker: str, kind: str, code: int, t
     assert cluster.ended[worker] == code
 
 
-def step(cluster: VirtualCluster, number: int, *workers: str, rate: float = 1.0) -> None:
+def step(cluster: VirtualCluster, number: int, *workers: str) -> None:
     """Initialize the variables, then begin a step on the given workers, by default on all."""
     cluster.run("init")
-    cluster.feed("run", {"rate": rate})
+    cluster.feed("run", {"rate": 1.0})
     cluster.send(messages.Run("run", number), workers or None)
 
 

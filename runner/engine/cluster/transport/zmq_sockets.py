@@ -92,7 +92,7 @@ which only processes of the run can send, may be longer.
 Socket = zmq.Socket[bytes]
 
 
-def configure_inbox(socket: Socket, limits: Limits, keys: Keys | None = None) -> None:
+def configure_inbox(socket: Socket, limits: Limits, keys: Keys | None) -> None:
     """Set the options of a ROUTER that receives from all peers; call this function before the socket is bound."""
     connections = (CONNECTIONS_PER_PEER + limits.lanes - 1) * (limits.peers + limits.servers + limits.spares)
     unread = limits.queued_messages
@@ -108,11 +108,10 @@ def configure_inbox(socket: Socket, limits: Limits, keys: Keys | None = None) ->
     _configure(socket, limits, keys, special)
 
 
-def configure_outbox(socket: Socket, limits: Limits, identity: Identity | None = None, peer: str = "") -> None:
+def configure_outbox(socket: Socket, limits: Limits, identity: Identity, peer: str) -> None:
     """Set the options of a DEALER that sends to ``peer``; call this function before the socket is connected."""
-    keys = None if identity is None else identity.keys
-    if identity is not None and keys is not None:
-        secure_outbox(socket, keys, process_of(identity.name), process_of(peer))
+    if identity.keys is not None:
+        secure_outbox(socket, identity.keys, process_of(identity.name), process_of(peer))
     special = {
         zmq.SNDHWM: limits.queued_messages,
         zmq.RCVHWM: 1,
@@ -121,7 +120,7 @@ def configure_outbox(socket: Socket, limits: Limits, identity: Identity | None =
         # Never reconnect, so that the sender gets an error: a reconnection loses queued messages and sequence numbers.
         zmq.RECONNECT_IVL: -1,
     }
-    _configure(socket, limits, keys, special)
+    _configure(socket, limits, identity.keys, special)
 
 
 _OVER_TCP = {zmq.HEARTBEAT_IVL: PEER_LOST_MS // 5, zmq.HEARTBEAT_TIMEOUT: PEER_LOST_MS}

@@ -60,8 +60,8 @@ class FakeNetwork:
     present: names of the endpoints that were not killed. isolated: name of a peer to and from which no message arrives.
     """
 
-    def __init__(self, seed: int = 0, faults: Faults | None = None, clock: FakeClock | None = None) -> None:
-        self.clock = clock or FakeClock()
+    def __init__(self, seed: int = 0, faults: Faults | None = None) -> None:
+        self.clock = FakeClock()
         self.faults = faults or Faults()
         self._random = random.Random(seed)
         self._channels: dict[Channel, deque[_InFlight]] = {}
@@ -69,9 +69,9 @@ class FakeNetwork:
         self.isolated = ""
         self.present: set[str] = set()
 
-    def endpoint(self, identity: Identity, peers: int, servers: int = 0, spares: int = 0) -> "FakeEndpoint":
-        """Return a new endpoint that expects the given numbers of workers, servers and spare processes."""
-        return FakeEndpoint(self, identity, peers, servers, spares)
+    def endpoint(self, identity: Identity, peers: int, spares: int = 0) -> "FakeEndpoint":
+        """Return a new endpoint that expects the given numbers of workers and spare processes."""
+        return FakeEndpoint(self, identity, peers, spares=spares)
 
     def kill(self, name: str) -> None:
         """Remove a peer: messages that it has sent still arrive, but sending from and to the peer fails."""

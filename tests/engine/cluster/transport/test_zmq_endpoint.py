@@ -317,17 +317,22 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "configure", "special"),
+    ("kind", "configure", "given", "special"),
     [
-        (zmq.ROUTER, configure_inbox, {zmq.RCVHWM: 77, zmq.BACKLOG: 25}),
-        (zmq.DEALER, configure_outbox, {zmq.SNDHWM: 77, zmq.IMMEDIATE: 1, zmq.RECONNECT_IVL: -1}),
+        (zmq.ROUTER, configure_inbox, [None], {zmq.RCVHWM: 77, zmq.BACKLOG: 25}),
+        (
+            zmq.DEALER,
+            configure_outbox,
+            [identity("worker-0"), "worker-1"],
+            {zmq.SNDHWM: 77, zmq.IMMEDIATE: 1, zmq.RECONNECT_IVL: -1},
+        ),
     ],
 )
 def test_every_socket_has_the_configured_limits(
-    context: Context, kind: int, configure: Callable[..., None], special: dict[int, int]
+    context: Context, kind: int, configure: Callable[..., None], given: list[Any], special: dict[int, int]
 ) -> None:
     with context.socket(kind) as socket:
-        configure(socket, Limits(peers=3, queued_messages=77, send_timeout_s=1.5))
+        configure(socket, Limits(peers=3, queued_messages=77, send_timeout_s=1.5), *given)
         expected = OPTIONS | special
         assert {option: socket.getsockopt(option) for option in expected} == expected
 
