@@ -92,11 +92,9 @@ def test_other_tensors_are_stored_while_waiting() -> None:
     assert inbox.clock.now == 5.0
 
 
-@pytest.mark.parametrize("due", [None, 5.0])
-def test_shutdown_ends_a_wait(due: float | None) -> None:
+def test_shutdown_ends_a_wait_until_a_tensor_is_due() -> None:
     inbox = Inbox(delay_s=1.0)
-    if due is not None:
-        inbox.tensor(due=due)
+    inbox.tensor(due=5.0)
     inbox.send(messages.Shutdown())
     with pytest.raises(Stopped):
         inbox.take()
@@ -231,17 +229,6 @@ def launch(queue: LaunchQueue, *received: str) -> QueuedLaunch:
     """Add to the queue a launched step that receives the given tensors; return the queued step."""
     queue.waiting.append(QueuedLaunch(messages.Launch("p", 3), frozenset(received), queue._mailbox.clock()))
     return queue.waiting[-1]
-
-
-def test_ready_steps_begin_in_launch_order(inbox: Inbox, queue: LaunchQueue) -> None:
-    waits, first, second = launch(queue, "a"), launch(queue), launch(queue)
-    assert queue.first() == (first, 0.0)
-    assert queue.begin(first) == (0.0, 0)
-    assert queue.begin(second) == (0.0, 1)
-    assert queue.first() == (None, WAIT_S)
-    inbox.tensor(step=3, due=0.5)
-    inbox.read(1)
-    assert queue.first() == (waits, 0.5)
 
 
 @pytest.mark.parametrize("always_waiting", [False, True])

@@ -240,13 +240,6 @@ def test_peer_name_round_trip() -> None:
         messages.peer_name("worker", -1)
 
 
-@pytest.mark.parametrize("process", ["worker-3", "ps-3"])
-def test_every_process_has_a_heartbeat_peer(process: str) -> None:
-    role, index = messages.split_name(process)
-    assert messages.heartbeat_role(role) in messages.HEARTBEAT_ROLES
-    assert messages.process_of(messages.peer_name(messages.heartbeat_role(role), index)) == process
-
-
 @pytest.mark.parametrize(
     "name", ["worker", "worker-", "worker-01", "worker--1", "slave-0", "heartbeat-0", "ps", "ps-01", "worker-1\n", ""]
 )
