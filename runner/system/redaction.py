@@ -23,7 +23,11 @@ _KINDS_OF_KEY = {"api", "access", "private", "secret", "signing", "encryption"}
 # The part of an address before its last @. A password may contain / and @. Digits before a / or the end are a port.
 _USERINFO = re.compile(r"(?<=://)(?!/)(?:[^\s/:@\"']+:(?!\d+(?:/|$))[^\s\"'<>]*|[^\s\"'<>/?#]*)(?=@)")
 _BEARER = re.compile(r"\b(Bearer|Basic) +[^\s,;\"']+")
-_VALUE = r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\{[^}]*\}|\[[^\]]*\]|[^\s;&\"'(){}\[\]]*[^\s;&,:.\"'(){}\[\]]"
+# Maps and lists have up to four levels of the same brackets.
+_MAP, _LIST = r"\{[^{}]*\}", r"\[[^\[\]]*\]"
+for _ in range(3):
+    _MAP, _LIST = rf"\{{(?:[^{{}}]|{_MAP})*\}}", rf"\[(?:[^\[\]]|{_LIST})*\]"
+_VALUE = rf"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|{_MAP}|{_LIST}|[^\s;&\"'(){{}}\[\]]*[^\s;&,:.\"'(){{}}\[\]]"
 _KEY = r"(?P<key>[\w.\-]+)(?P<sign>[\"']?"
 _ASSIGNED = re.compile(rf"{_KEY} ?= ?)(?P<value>{_VALUE})")
 _MAPPED = re.compile(rf"{_KEY}: ?)(?P<value>[^\n]+)")
@@ -109,7 +113,8 @@ def _redact_mapped(text: str) -> str:
         rest = match["value"]
         parts += [text[: match.start()], match["key"], match["sign"]]
         if is_secret(match["key"]):
-            spoken = " " in _PIECE.sub("", rest).strip()
+            is_collection = rest.startswith(("{", "[")) and not rest.startswith(REDACTED)
+            spoken = not is_collection and " " in _PIECE.sub("", rest).strip()
             parts.append(_PIECE.sub(REDACTED, rest) if spoken else REDACTED)
         text = text[match.end() if is_secret(match["key"]) else match.start("value") :]
     return "".join([*parts, text])
