@@ -28,7 +28,8 @@ _MAP, _LIST = r"\{[^{}]*\}", r"\[[^\[\]]*\]"
 for _ in range(3):
     _MAP, _LIST = rf"\{{(?:[^{{}}]|{_MAP})*\}}", rf"\[(?:[^\[\]]|{_LIST})*\]"
 _VALUE = rf"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|{_MAP}|{_LIST}|[^\s;&\"'(){{}}\[\]]*[^\s;&,:.\"'(){{}}\[\]]"
-_KEY = r"(?P<key>[\w.\-]+)(?P<sign>[\"']?"
+# Without the look-behind, the time for a long word would grow with the square of its length.
+_KEY = r"(?<![\w.\-])(?P<key>[\w.\-]+)(?P<sign>[\"']?"
 _ASSIGNED = re.compile(rf"{_KEY} ?= ?)(?P<value>{_VALUE})")
 _MAPPED = re.compile(rf"{_KEY}: ?)(?P<value>[^\n]+)")
 # A literal is a quoted string, or a word at the end of a line as in YAML and environment files.

@@ -123,6 +123,12 @@ def test_literals_of_secret_names_are_hidden_in_code(line: str, shown: str) -> N
     assert redact_code(f"-old\n{line}\n new\n") == f"-old\n{shown}\n new\n"
 
 
+def test_a_long_word_is_read_in_linear_time() -> None:
+    word = "x" * 200_000
+    assert redact_text(f"{word} token={SECRET}") == f"{word} token=[redacted]"
+    assert redact_code(f"{word}\npassword: {SECRET}-abc") == f"{word}\npassword: [redacted]"
+
+
 def test_a_line_with_many_entries_is_redacted() -> None:
     line = ", ".join(f"device{number}: {number}" for number in range(3000))
     assert redact_text(f"{line}, password: hidden\nnext: 1") == f"{line}, password: [redacted]\nnext: 1"
