@@ -55,7 +55,7 @@ MAY_IMPORT = {
     " engine.run.step_driver engine.run.timeline bounds errors system.schema"
     " kernels.contract kernels.philox kernels.registry",
     "engine.cluster": "engine.run engine.compile engine.graph engine.cluster.transport errors system.schema"
-    " system.machine system.text kernels.contract kernels.registry kernels.platform",
+    " system.machine system.redaction system.text kernels.contract kernels.registry kernels.platform",
     "engine.cluster.transport": "errors system.schema system.text",
     # Networks and training rules. Strategies read the layers recorded on nodes; they use no models, data or tracking.
     "nn": "engine errors",

@@ -32,6 +32,7 @@ from runner.engine.cluster.worker import SourceMaker, Worker
 from runner.engine.run.kernel_table import load_kernels
 from runner.errors import ClusterError, SecurityError
 from runner.system.machine import usable_cores
+from runner.system.redaction import SecretlessFormatter
 from runner.system.text import ascii_only
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,9 @@ def main(master: str, key: Path, host: str, facts: Mapping[str, str], make_sourc
     """
     dump_stacks_on_signal()
     interrupts = Interrupts()
-    logging.basicConfig(level=logging.INFO, format=_FORMAT)
+    to_log = logging.StreamHandler()
+    to_log.setFormatter(SecretlessFormatter(_FORMAT))
+    logging.basicConfig(level=logging.INFO, handlers=[to_log])
     registry = load_kernels()  # first, because thread limits apply only to loaded libraries
     preparation = Preparation(make_source, registry)
 
@@ -194,7 +197,7 @@ def _wait_for_welcome(endpoint: ZmqEndpoint) -> None:
 def _lines_to(queue: SimpleQueue[str]) -> Iterator[None]:
     """While the block runs, queue log lines for the heartbeat thread, which sends them to the master."""
     handler = _LineQueueHandler(queue)
-    handler.setFormatter(logging.Formatter(_FORMAT))
+    handler.setFormatter(SecretlessFormatter(_FORMAT))
     logging.getLogger().addHandler(handler)
     try:
         yield

@@ -56,11 +56,14 @@ def test_failed_start_leaves_no_process_or_directory(sessions: Sessions, tmp_pat
             sessions.new(logs=logs).__enter__()
 
 
-def test_source_error_keeps_its_class_and_names_the_worker(sessions: Sessions) -> None:
-    source = {**SOURCE, "config": {"name": "no-such-data"}}
-    expected = r"^worker-\d: unknown dataset: data.name is 'no-such-data'"
-    with pytest.raises(ConfigError, match=expected), sessions.new(source) as session:
+def test_source_error_keeps_its_class_names_the_worker_and_leaves_no_secret_in_its_log(sessions: Sessions) -> None:
+    source = {**SOURCE, "config": {"name": "no-such-data?token=hunter2"}}
+    expected = r"^worker-\d: unknown dataset: data.name is 'no-such-data"
+    with pytest.raises(ConfigError, match=expected) as caught, sessions.new(source) as session:
         session.run("init")
+    text = (sessions.logs / f"{str(caught.value).partition(':')[0]}.log").read_text()
+    assert "data.name is 'no-such-data?token=[redacted]" in text
+    assert "hunter2" not in text
 
 
 @pytest.mark.parametrize(("code", "again"), [(1, True), (4, False), (5, False), (7, True), (-11, True)])

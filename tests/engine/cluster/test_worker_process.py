@@ -1,13 +1,15 @@
-"""The process of a worker: signals that end it."""
+"""The process of a worker: signals that end it, and its log."""
 
+import logging
 import os
 import signal
 import sys
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from runner.engine.cluster.worker_process import Interrupts
+from runner.engine.cluster.worker_process import Interrupts, _lines_to
 
 
 class Interrupting:
@@ -30,6 +32,13 @@ def test_ctrl_c_during_a_finaliser_is_not_lost(monkeypatch: pytest.MonkeyPatch) 
             interrupts.check()
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+def test_log_lines_for_the_master_have_no_secrets() -> None:
+    lines = SimpleQueue[str]()
+    with _lines_to(lines):
+        logging.getLogger("runner.tests").warning("cannot open http://me:hunter2@host, token=hunter2")
+    assert lines.get_nowait().endswith("runner.tests: cannot open http://[redacted]@host, token=[redacted]")
 
 
 def test_ctrl_c_stays_ignored_in_a_process_that_ignores_it() -> None:
