@@ -49,26 +49,26 @@ class RemotePlan:
         plans: Mapping[str, DevicePlan],
         layouts: Callable[[str], Mapping[str, Layout]],
         directory: Path,
-        sharing: Collection[str] | None = None,
+        sharing: Collection[str],
         *,
         rings: bool = False,
     ) -> None:
         """Create the arenas (shared memory) in ``directory``. Raises ResourceError if there is not enough space.
 
         plans: device -> plan, for every participating device. layouts: returns the layouts of a device's variables.
-        sharing: workers that share memory with the master and one another; None for all. rings: whether workers that
-        share memory announce tensors by doorbells. If the client is deferred, these workers send messages: a
-        worker then waits for several steps at once, and only a message ends that wait.
+        sharing: workers that share memory with the master and one another. rings: whether workers that share memory
+        announce tensors by doorbells. If the client is deferred, these workers send messages: a worker then waits for
+        several steps at once, and only a message ends that wait.
         """
         self.name = name
         self.begun = 0
-        self.unsent = set(map(peer_of, plans))
+        workers = set(map(peer_of, plans))
+        self.unsent = set(workers)
         self._documents: dict[str, bytes] = {}
         self._compiled = compiled
         parts = compiled.parts.items()
         inputs = {device: tuple(slot for slot in client.inputs if slot.tensor in part.feeds) for device, part in parts}
-        workers = set(map(peer_of, plans))
-        together = {messages.MASTER} | (workers if sharing is None else workers & set(sharing))
+        together = {messages.MASTER} | (workers & set(sharing))
         rings = rings and not client.deferred
         exchanged = [nbytes for device, plan in plans.items() for nbytes in feed_sizes(plan, inputs[device]).values()]
         exchanged += [plan.slots[slot].spec.nbytes for plan in plans.values() for slot in plan.fetches.values()]

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from runner.engine.cluster.assignment import peer_of
 from runner.engine.cluster.emulation import EmulatedLink
 from runner.engine.cluster.mailbox import Mailbox
 from runner.engine.cluster.remote_plan import RemotePlan
@@ -63,7 +64,7 @@ def remote_plan(planned: ProgramPlans, client: str, directory: Path, name: str =
     """Return the remote plan of a client, with arenas in ``directory``."""
     asked = planned.client(client)
     compiled, plans = planned.compiled(asked.signature), planned.plans(asked.signature)
-    return RemotePlan(name, asked, compiled, plans, planned.layouts, directory)
+    return RemotePlan(name, asked, compiled, plans, planned.layouts, directory, set(map(peer_of, plans)))
 
 
 JOIN_S = 20.0  # a time limit that is reached only if a test fails
