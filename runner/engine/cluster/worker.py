@@ -46,6 +46,7 @@ from runner.engine.run.wires import wires_of
 from runner.errors import ClusterError, RunnerError, SecurityError, as_runner_error
 from runner.kernels.platform import HostPlatform, Platform
 from runner.kernels.registry import Registry
+from runner.system.redaction import redact_text
 from runner.system.text import ascii_only
 
 log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class Worker:
             return error.exit_code
         except Exception as error:
             # Report the defect to the master before the interpreter prints the traceback.
-            self.lines.put(ascii_only(traceback.format_exc())[-messages.MAX_ERROR_TEXT :])
+            self.lines.put(ascii_only(redact_text(traceback.format_exc()))[-messages.MAX_ERROR_TEXT :])
             self.endpoint.send(messages.MASTER, messages.Failed.of(error))
             raise
         finally:

@@ -1,6 +1,7 @@
 """Workers on a virtual network: whole steps, delays, traces and shutdown."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -219,18 +220,28 @@ def test_source_is_closed_after_a_failure(start: Start) -> None:
     assert source.closed
 
 
-def test_worker_ends_if_its_heartbeat_thread_has_ended(registry: Registry) -> None:
+@pytest.mark.parametrize(
+    ("error", "sent"),
+    [
+        (ClusterError("the master does not listen"), []),
+        (ZeroDivisionError("token=hunter2"), ["ZeroDivisionError: token=[redacted]"]),
+    ],
+)
+def test_worker_ends_if_its_heartbeat_thread_has_ended(registry: Registry, error: Exception, sent: list[str]) -> None:
+    """sent: the last line of a traceback that the master receives."""
     network = FakeNetwork()
     master, own = (network.endpoint(identity(name), peers=1) for name in (messages.MASTER, "worker-0"))
     own.connect(messages.MASTER)
     worker = Worker(own, Mailbox(own), ADDRESS, ["worker-0"], lambda description: Source(), registry, Progress())
 
     def lost() -> None:
-        raise ClusterError("the master does not listen")
+        raise error
 
-    assert worker.serve(lost) == ClusterError.exit_code
-    sent = [received.message for _ in range(2) if (received := master.receive(0))]
-    assert [type(message) for message in sent] == [messages.Hello, messages.Failed]
+    with pytest.raises(type(error)) if sent else nullcontext():
+        assert worker.serve(lost) == ClusterError.exit_code
+    received = [each.message for _ in range(2) if (each := master.receive(0))]
+    assert [type(message) for message in received] == [messages.Hello, messages.Failed]
+    assert [worker.lines.get().splitlines()[-1] for _ in range(worker.lines.qsize())] == sent
 
 
 def test_worker_without_inputs_needs_no_source(start: Start) -> None:
