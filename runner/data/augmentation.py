@@ -145,4 +145,4 @@ class Augmenter:
         draws = philox.uniform(self._colour_key, positions, distortion.draws, step)
         pixels = (each / np.float32(255) for each in x)
         changed = [distortion.apply(image, own) for image, own in zip(pixels, draws, strict=True)]
-        return np.rint(255 * np.clip(np.stack(changed), 0, 1)).astype(np.uint8)
+        return np.rint(255 * np.clip(np.reshape(changed, x.shape), 0, 1)).astype(np.uint8)

@@ -68,6 +68,8 @@ def test_colours_of_8_bit_images_are_distorted_after_the_crop() -> None:
     for image, before, own in zip(changed, flipped, draws, strict=True):
         expected = DISTORTIONS["fast"].apply(before / np.float32(255), own)
         np.testing.assert_array_equal(image, np.rint(255 * expected))
+    empty = Augmenter(Augment(colour="fast"), 4, "mine").apply(images[:0], positions[:0], 2)
+    assert (empty.shape, empty.dtype) == ((0, 3, 5, 4), np.uint8), "a share of a batch may be empty"
     with pytest.raises(ConfigError, match=r"data\.augment\.colour=fast: expected images of 8 bits .*, found float64"):
         Augmenter(Augment(colour="fast"), 4, "mine").apply(images / 255, positions, 2)
 
