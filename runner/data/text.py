@@ -104,7 +104,7 @@ class TextSettings(DatasetSettings):
 
     def split(self, text: str) -> Lines:
         """Return the words of each line of a text; lines without words are left out."""
-        return (found for line in text.splitlines() if (found := line.split()))
+        return (found for line in text.split("\n") if (found := line.split()))
 
     def contexts(self, paths: Sequence[Path]) -> list[tuple[str, NDArray[np.int32]]]:
         """Return the last ``steps`` words (T,) of the text in each file, with its path.

@@ -110,6 +110,13 @@ def test_the_users_text_is_read(folder: Path) -> None:
     assert settings.facts().fields["y"].names == (END, "a", "b", "c", "d", UNKNOWN)
 
 
+def test_a_text_to_continue_has_the_lines_of_a_training_text(folder: Path) -> None:
+    text = "the\fcat\u2028sat\x1c on\r\n\nthe mat\n"
+    (folder / "test.txt").write_bytes(text.encode())
+    settings = Text(path=str(folder), steps=2)
+    assert list(settings.split(text)) == list(settings.lines("test")) == [["the", "cat", "sat", "on"], ["the", "mat"]]
+
+
 def test_other_splits_of_the_same_files_are_read_again(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / f"{name}.txt").write_text("one two three four\n")
