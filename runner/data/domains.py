@@ -9,6 +9,7 @@ import numpy as np
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.data.settings import DatasetSettings, limited_facts, load_limited, settings_from_config
 from runner.errors import ConfigError
+from runner.fields import BEGINS
 
 
 @dataclass
@@ -30,6 +31,9 @@ class Domains(DatasetSettings):
         """Return the common fields and the sums of the example counts. Raises ConfigError if the fields differ."""
         found = {name: limited_facts(each) for name, each in self._datasets().items()}
         first, *others = found
+        if others and BEGINS in found[first].fields:
+            expected = "examples that do not continue each other, because the domains of batches alternate"
+            raise ConfigError(f"data.sources.{first}: expected {expected}")
         for name in others:
             if found[name].fields != found[first].fields:
                 one, two = ({key: str(each) for key, each in found[source].fields.items()} for source in (first, name))

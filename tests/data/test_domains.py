@@ -50,6 +50,7 @@ def test_a_single_domain_has_the_order_of_its_dataset() -> None:
         ({"a": 3}, "data.sources.a: expected the settings of a dataset, found 3"),
         ({"a": {"name": "digits", "val_fraction": 0.1}}, "data.sources.a.val_fraction: expected 0"),
         ({"a": {"name": "digits"}, "b": {"name": "mnist"}}, "data.sources: a has the fields"),
+        ({name: {"name": "synthetic_text"} for name in "ab"}, "data.sources.a: expected examples that do not"),
     ],
 )
 def test_sources_that_do_not_fit_are_refused(sources: dict[str, object], message: str) -> None:
