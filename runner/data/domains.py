@@ -43,6 +43,10 @@ class Domains(DatasetSettings):
         counts = ([getattr(each, f"{split}_examples") for each in found.values()] for split in ("train", "test"))
         return Facts(found[first].fields, *map(sum, counts))
 
+    @property
+    def input_bytes(self) -> int:
+        return max(each.input_bytes for each in self._datasets().values())
+
     def normalisation(self) -> Normalisation:
         """Return the normalisation of the first source. Raises DataError if required data cannot be read."""
         return next(iter(self._datasets().values())).normalisation()

@@ -11,7 +11,7 @@ from runner.data.office31 import CLASSES
 from runner.data.pipeline import Pipeline
 from runner.data.settings import limited_facts, load_limited
 from runner.errors import ConfigError
-from tests.data.own_data import write_arrays, write_images
+from tests.data.own_data import small_arrays, write_arrays, write_images
 
 SOURCES = {"a": {"name": "digits"}, "b": {"name": "digits", "split_seed": 1, "train_limit": 90}}
 
@@ -58,6 +58,11 @@ def test_sources_that_do_not_fit_are_refused(sources: dict[str, object], message
         Domains(sources=sources)
     with pytest.raises(ConfigError, match=r"data.sources is empty"):
         Domains().load()
+
+
+def test_inputs_take_the_bytes_of_the_sources(tmp_path: Path) -> None:
+    path = write_arrays(tmp_path / "my.npz", **small_arrays(dtype="float64"))
+    assert Domains(sources={"a": {"name": "arrays", "path": str(path)}}).input_bytes == 8
 
 
 def test_a_streamed_source_is_refused(tmp_path: Path) -> None:
