@@ -11,6 +11,9 @@ from runner.data.settings import DatasetSettings, limited_facts, load_limited, s
 from runner.errors import ConfigError
 from runner.fields import BEGINS
 
+_PATHS = ("path", "cache_dir", "sources")
+"""The keys of datasets that are or contain paths, which are made absolute."""
+
 
 @dataclass
 class Domains(DatasetSettings):
@@ -25,6 +28,9 @@ class Domains(DatasetSettings):
 
     def __post_init__(self) -> None:
         if self.sources:
+            for name, each in self._datasets().items():
+                paths = {key: value for key in _PATHS if (value := getattr(each, key, None))}
+                self.sources = {**self.sources, name: {**self.sources[name], **paths}}
             super().__post_init__()
 
     def facts(self) -> Facts:

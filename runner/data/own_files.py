@@ -4,7 +4,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from runner.bounds import Bytes, Positive, Real
 from runner.data.dataset import Facts, Normalisation
-from runner.data.settings import DatasetSettings, require_mean_and_std
+from runner.data.settings import DatasetSettings, absolute, require_mean_and_std
 from runner.errors import ConfigError, DataError
 
 Read = Callable[[int, int], NDArray[Any]]
@@ -26,16 +25,16 @@ _VALUES_PER_CHUNK = 1 << 20
 class OwnFiles(DatasetSettings):
     """Settings of a dataset in the user's files.
 
-    path: path of the files, made absolute so that workers and a resumed run find the files from any folder. Without
-    a path, settings can be created, but :meth:`load` raises DataError, and :meth:`facts` raises ConfigError unless the
-    dataset is published. ask: advice for a user who gave no path.
+    path: path of the files, made absolute. Without a path, settings can be created, but :meth:`require_present` raises
+    DataError, and :meth:`facts` raises ConfigError unless the dataset is published. ask: advice for a user who gave no
+    path.
     """
 
     path: str = ""
 
     def __post_init__(self) -> None:
         if self.path:
-            self.path = str(Path(self.path).expanduser().absolute())
+            self.path = absolute(self.path)
             super().__post_init__()
 
     def facts(self) -> Facts:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -21,7 +22,7 @@ NOT_DECISIVE = ("cache_dir", "max_bytes", "threads", "prefetch")
 class DatasetSettings(ABC):
     """Settings of one dataset. Creation raises ConfigError for invalid values.
 
-    cache_dir: folder of fetched datasets and of indices of records; None for the user's cache.
+    cache_dir: folder of fetched datasets and of indices of records, made absolute; None for the user's cache.
     train_limit, test_limit: largest number of examples to use from a split; None for all. The examples used are spread
     evenly over the split. If examples continue each other, the first examples are used.
     val_fraction: fraction of every class of the train split that becomes the validation split, drawn with the run's
@@ -41,6 +42,8 @@ class DatasetSettings(ABC):
     prefetch: SmallCount = 1
 
     def __post_init__(self) -> None:
+        if self.cache_dir is not None:
+            self.cache_dir = absolute(self.cache_dir)
         facts: object = self.facts()
         if not isinstance(facts, Facts):  # a plugin's dataset can return anything
             raise ConfigError(f"data.name={self.name}: facts returned {facts}; expected Facts")
@@ -79,6 +82,11 @@ class DatasetSettings(ABC):
     def input_bytes(self) -> int:
         """The bytes of an element of x as stored."""
         return 1
+
+
+def absolute(path: str) -> str:
+    """Return an absolute path, so that workers and a resumed run find the files from any folder."""
+    return str(Path(path).expanduser().absolute())
 
 
 DATASETS: dict[str, type[DatasetSettings]] = {}

@@ -15,6 +15,7 @@ from runner.data.arrays import Arrays
 from runner.data.augmentation import Augment
 from runner.data.cifar100 import Cifar100
 from runner.data.dataset import Dataset
+from runner.data.domains import Domains
 from runner.data.image_folder import ImageFolder
 from runner.data.imagenet import ImageNet
 from runner.data.own_files import OwnFiles
@@ -198,9 +199,12 @@ def test_impossible_settings_of_arrays_are_refused(path: Path, settings: dict[st
         Arrays(**{"path": str(path), **settings}).facts()  # type: ignore[arg-type]
 
 
-def test_a_path_is_stored_as_an_absolute_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_stored_as_absolute_paths(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_arrays(path)
     monkeypatch.chdir(path.parent)
+    settings = Domains(sources={"a": {"name": "arrays", "path": "my.npz"}}, cache_dir="cache")
+    assert settings.sources == {"a": {"name": "arrays", "path": str(path)}}
+    assert settings.cache_dir == str(path.parent / "cache")
     assert Arrays(path="my.npz").path == str(path)
 
 
