@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from runner.bounds import Bounds, SmallCount
 from runner.data.dataset import Dataset, Facts, Normalisation, Split
 from runner.data.own_files import OwnFiles
+from runner.data.records.shards import matching_files
 from runner.data.settings import DatasetSettings
 from runner.errors import ConfigError, DataError
 from runner.fields import BEGINS, LABEL, Field
@@ -239,7 +240,7 @@ class Text(OwnFiles, LineSettings):
 
     def _files(self, split: str) -> list[Path]:
         pattern = self.train if split == "train" else self.test
-        if found := sorted(path for path in Path(self.path).glob(pattern) if path.is_file()):
+        if found := matching_files(Path(self.path), pattern):
             return found
         raise DataError(f"{self.path} has no file {pattern}; expected the {split} text; set data.{split} to its name")
 

@@ -126,6 +126,9 @@ def test_other_splits_of_the_same_files_are_read_again(tmp_path: Path) -> None:
 
 
 def test_wrong_texts_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for pattern in ("", "/train.txt"):
+        with pytest.raises(DataError, match=f"^'{pattern}' is no pattern below data.path="):
+            Text(path=str(folder), train=pattern)
     with pytest.raises(DataError, match=r"has no file none\*; expected the test text; set data.test to its name"):
         Text(path=str(folder), test="none*")
     with pytest.raises(ConfigError, match=r"data\.steps=40: the train split has 32 tokens and the test split 4; expe"):

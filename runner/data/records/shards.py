@@ -15,6 +15,18 @@ def shard_name(name: str, number: int, shards: int) -> str:
     return f"{name}-{number:05d}-of-{shards:05d}"
 
 
+def matching_files(folder: Path, pattern: str) -> list[Path]:
+    """Return the files below ``folder`` that match a pattern of :meth:`pathlib.Path.glob`, sorted by name.
+
+    Raises DataError for an invalid pattern.
+    """
+    try:
+        return sorted(path for path in folder.glob(pattern) if path.is_file())
+    except (ValueError, NotImplementedError) as error:
+        fault = f"{pattern!r} is no pattern below data.path={folder}: {error}"
+        raise DataError(f"{fault}; expected a pattern such as train*") from error
+
+
 def shard_paths(folder: Path, pattern: str) -> Sequence[Path]:
     """Return the files in ``folder`` that a pattern names, sorted by name.
 
@@ -28,7 +40,7 @@ def shard_paths(folder: Path, pattern: str) -> Sequence[Path]:
         paths = [folder / shard_name(pattern[: counted.start()], number, shards) for number in range(shards)]
         _require_all(paths)
         return paths
-    paths = sorted(path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith("."))
+    paths = [path for path in matching_files(folder, pattern) if not path.name.startswith(".")]
     if not paths:
         raise DataError(f"{folder} has no file {pattern}: expected shards of records like {shard_name('train', 0, 8)}")
     expected = {

@@ -226,6 +226,7 @@ def test_shards_are_found_by_pattern_and_none_may_be_missing(tmp_path: Path) -> 
     for pattern, message in {
         "test-*": "has no file test-*: expected shards of records",
         "train@0": "the pattern names 0 shards",
+        "": "'' is no pattern below data.path",
         "../train-*": "expected a pattern of files below data.path",
         "../train@3": "expected a pattern of files below data.path",
         f"{tmp_path}/train@3": "expected a pattern of files below data.path",
