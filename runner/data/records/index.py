@@ -199,13 +199,9 @@ def _cached(path: Path, source: FileState) -> ShardIndex | None:
     try:
         with open_regular(path) as file:
             raw = file.read()
-    except FileNotFoundError:
-        return None
-    packed, digest = raw[:-32], raw[-32:]
-    if hashlib.sha256(packed).digest() != digest:
-        log.warning("%s is damaged: indexing %s again", path, source.path)
-        return None
-    try:
+        packed, digest = raw[:-32], raw[-32:]
+        if hashlib.sha256(packed).digest() != digest:
+            raise ValueError("its SHA-256 is wrong")
         arrays = load(packed)
         header = json.loads(packed[8 : 8 + int.from_bytes(packed[:8], "little")])
         about = json.loads(header["__metadata__"]["index"])
@@ -216,7 +212,9 @@ def _cached(path: Path, source: FileState) -> ShardIndex | None:
         index = ShardIndex(path_read, state, arrays["offsets"], arrays["lengths"], arrays["labels"], faults)
         with open_regular(index.path) as file:
             return index if _state_of(index.path, file) == index.state else None
-    except (SafetensorError, ValueError, KeyError, TypeError, FileNotFoundError) as error:
+    except FileNotFoundError:
+        return None
+    except (SafetensorError, DataError, OSError, ValueError, KeyError, TypeError) as error:
         log.warning("%s cannot be used (%s): indexing %s again", path, error, source.path)
         return None
 
