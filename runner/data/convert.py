@@ -1,6 +1,7 @@
 """Write a dataset as TFRecord shards with the features of the ImageNet records of TensorFlow's models."""
 
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +54,7 @@ def convert(settings: DatasetSettings, folder: Path, shards: Sequence[int], repo
                 _write_shard(path, examples, chosen, facts, description)
             report(f"{split}: {len(examples)} examples in {files} files")
         write_description(folder, description)
-    report(f"read them with: data=tfrecord data.path={folder}")
+    report(f"read them with: data=tfrecord {shlex.quote(f'data.path={folder}')}")
 
 
 def _description(dataset: Dataset, facts: Facts) -> Description:

@@ -7,6 +7,7 @@ The checksums are of the decoded IDX files, which are equal for all origins of a
 
 import hashlib
 import math
+import shlex
 import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,7 +129,7 @@ def require_cached(published: PublishedFiles, cache_dir: str | None) -> Path:
 
 
 def _remedy(published: PublishedFiles, cache_dir: str | None) -> str:
-    place = f" --cache-dir {cache_root(cache_dir)}" if cache_dir is not None else ""
+    place = f" --cache-dir {shlex.quote(str(cache_root(cache_dir)))}" if cache_dir is not None else ""
     return f"runner data fetch {published.name}{place}"
 
 

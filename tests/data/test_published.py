@@ -252,10 +252,10 @@ def test_a_normalisation_can_be_set(tiny: Callable[..., Tiny]) -> None:
 def test_the_table_of_origins_is_consistent(name: str, tmp_path: Path) -> None:
     published, places = ORIGINS[name]
     assert published.name == name
-    settings = DATASETS[name](cache_dir=str(tmp_path))
+    settings = DATASETS[name](cache_dir=str(tmp_path / "my cache"))
     if isinstance(published, PublishedDataset):
         assert settings.facts() == published.facts
-    remedy = f"runner data fetch {name} --cache-dir {tmp_path}$"
+    remedy = f"runner data fetch {name} --cache-dir '{tmp_path}/my cache'$"
     for need in (settings.require_present, settings.load):
         with pytest.raises(DataError, match=f"dataset '{name}' is not in the cache: .*: {remedy}"):
             need()
