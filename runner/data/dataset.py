@@ -76,15 +76,10 @@ class Facts:
 
     @classmethod
     def labelled(
-        cls,
-        shape: tuple[int, ...],
-        class_names: tuple[str, ...],
-        train_examples: int,
-        test_examples: int,
-        val_examples: int = 0,
+        cls, shape: tuple[int, ...], class_names: tuple[str, ...], train_examples: int, test_examples: int
     ) -> "Facts":
         """Return the facts of classified examples. shape: of x, such as (C, H, W). class_names: one per label."""
-        return cls(labelled(shape, class_names), train_examples, test_examples, val_examples)
+        return cls(labelled(shape, class_names), train_examples, test_examples)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -12,13 +12,12 @@ from PIL import Image
 
 from runner.data.crops import ImageSize, Region
 from runner.data.dataset import EncodedImage, UndecodableImageError
-from runner.data.pictures import MOST_PIXELS, upright_image
+from runner.data.pictures import MODES, MOST_PIXELS, upright_image
 from runner.data.resizing import Box, resized
 
 log = logging.getLogger(__name__)
 
 RGB = 3
-_MODES = {1: "L", RGB: "RGB"}
 _JPEG_COLOURS = {1: "GRAY", RGB: "RGBX"}
 _LEAST_REDUCTION = 2
 """The smallest reduction of both sides with which libjpeg-turbo decodes faster than at full size."""
@@ -54,7 +53,7 @@ class OpenedImage:
                 self.size = ImageSize(height, width)
                 return
             _log_once(image.where, colours)
-        self._pillow = upright_image(io.BytesIO(content), image.where, inks=True).convert(_MODES[channels])
+        self._pillow = upright_image(io.BytesIO(content), image.where, inks=True).convert(MODES[channels])
         self.size = ImageSize(self._pillow.height, self._pillow.width)
 
     def region(self, region: Region, height: int, width: int, *, mirrored: bool = False) -> NDArray[np.uint8]:

@@ -20,7 +20,7 @@ MOST_PIXELS = 1 << 26
 """Largest accepted number of pixels of an image: 64 megapixels, 256 MiB as RGBA."""
 
 _FORMATS = ("PNG", "JPEG")
-_MODES = {1: "L", 3: "RGB"}
+MODES = {1: "L", 3: "RGB"}
 """Channels -> Pillow's mode."""
 # The accepted Pillow modes. Other modes have more than 8 bits per colour, or other channels, such as the inks of CMYK.
 _READABLE = ("1", "L", "LA", "P", "RGB", "RGBA")
@@ -51,7 +51,7 @@ def fitted_image(
 ) -> NDArray[np.uint8]:
     """Return the image in an open file like :func:`read_image`. where, inks: see :func:`upright_image`."""
     channels, height, width = shape
-    mode = _MODES[channels]
+    mode = MODES[channels]
     upright = upright_image(file, where, inks=inks)
     if not fit:
         _require_fitting(where, upright, mode, (width, height))
@@ -146,7 +146,7 @@ def _image_shape(path: Path, shape: tuple[int, ...], normalisation: Normalisatio
     if len(shape) != 3:
         raise DataError(f"{path}: the network takes inputs of shape {shape}, which are not images; use arrays (.npy)")
     channels, height, width = shape
-    if channels not in _MODES:
+    if channels not in MODES:
         raise DataError(f"{path}: the network takes {channels} channels, an image has 1 or 3; use arrays (.npy)")
     if not normalisation.bounded:
         fault = "an image has pixels of 0 to 255, the network was trained on numbers of any range"

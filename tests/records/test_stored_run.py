@@ -128,7 +128,7 @@ def test_a_damaged_plugins_file_is_refused(tmp_path: Path, text: str) -> None:
         read_plugins(tmp_path)
 
 
-FACTS = Facts.labelled((1, 2, 3), ("cat", "dög"), 8, 4, 2)
+FACTS = replace(Facts.labelled((1, 2, 3), ("cat", "dög"), 8, 4), val_examples=2)
 KNOWN = Normalisation(255.0, (0.1,), (0.3,))
 RECORD = DataRecord(FACTS, KNOWN)
 
@@ -202,10 +202,10 @@ def test_a_file_of_an_earlier_version_may_lack_the_normalisation_or_the_fields(t
 
 
 def with_classes(*names: str) -> Facts:
-    return Facts.labelled((1, 2, 3), names, 8, 4, 2)
+    return Facts.labelled((1, 2, 3), names, 8, 4)
 
 
-LARGER = Facts.labelled((3, 2, 3), ("cat", "dög"), 8, 4, 2)
+LARGER = Facts.labelled((3, 2, 3), ("cat", "dög"), 8, 4)
 
 
 @pytest.mark.parametrize(
