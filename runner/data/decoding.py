@@ -22,7 +22,6 @@ _JPEG_COLOURS = {1: "GRAY", RGB: "RGBX"}
 _LEAST_REDUCTION = 2
 """The smallest reduction of both sides with which libjpeg-turbo decodes faster than at full size."""
 _EXIF = b"Exif\x00\x00"
-_EXIF_WITHIN = 1 << 12
 
 
 class OpenedImage:
@@ -41,7 +40,7 @@ class OpenedImage:
         self._channels = channels
         self._pillow: Image.Image | None = None
         content = image.content
-        if content[:2] == b"\xff\xd8" and _EXIF not in content[:_EXIF_WITHIN]:
+        if content[:2] == b"\xff\xd8" and _EXIF not in content:
             try:
                 height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
             except ValueError as error:

@@ -213,10 +213,14 @@ def test_images_of_any_colours_are_converted(mode: str, channels: int) -> None:
     assert np.abs(found.astype(int) - expected).mean() < 2
 
 
-def test_images_are_rotated_according_to_their_exif_data() -> None:
+@pytest.mark.parametrize("before", [0, 5000])
+def test_images_are_rotated_according_to_their_exif_data(before: int) -> None:
+    """Other data of ``before`` bytes may precede the EXIF data."""
     exif = Image.Exif()
     exif[0x0112] = 6  # rotated by 90 degrees
-    opened = OpenedImage(encoded(smooth(40, 60), exif=exif), 3)
+    content = encoded(smooth(40, 60), exif=exif).content
+    other = b"\xff\xe2" + (2 + before).to_bytes(2, "big") + bytes(before)
+    opened = OpenedImage(EncodedImage(content[:2] + other + content[2:], "picture"), 3)
     assert opened.size == ImageSize(60, 40)
     found = opened.region(Region(0, 0, 60, 40), 60, 40)
     assert found[0, :, 0].astype(int)[-1] - found[0, 0, 0] > 200  # red now grows with the row
