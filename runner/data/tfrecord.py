@@ -16,7 +16,7 @@ from runner.data.records.description import Description, read_description
 from runner.data.records.index import ShardIndex, index_of
 from runner.data.records.shards import shard_paths
 from runner.data.streamed import Records
-from runner.errors import DataError, require_one_of
+from runner.errors import DataError, require, require_one_of
 from runner.fields import Field
 
 _DTYPES = ("uint8", "float32", "float64")
@@ -49,6 +49,7 @@ class TFRecord(EncodedFiles):
 
     def __post_init__(self) -> None:
         require_one_of("data.dtype", self.dtype, _DTYPES, optional=True)
+        require(self.shape != [], "data.shape", self.shape, "one size or more, or null for encoded images")
         super().__post_init__()
 
     @property

@@ -286,6 +286,8 @@ def test_wrong_settings_and_a_damaged_description_are_refused(tmp_path: Path) ->
         ImageFolder(path=str(images), preprocessing=PreprocessingSettings(name="vgg"))
     with pytest.raises(ConfigError, match=r"data\.dtype='int8': expected one of uint8, float32, float64, or null"):
         TFRecord(dtype="int8")
+    with pytest.raises(ConfigError, match=r"data\.shape=\[\]: expected one size or more, or null for encoded images"):
+        TFRecord(shape=[])
     records = converted(ImageFolder(path=str(images)), tmp_path, 1, 1)
     with pytest.raises(ConfigError, match=r"records is not empty: expected a new folder"):
         converted(ImageFolder(path=str(images)), tmp_path, 1, 1)
