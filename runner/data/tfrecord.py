@@ -11,12 +11,13 @@ from runner.bounds import Bounds, Count, CountOrZero
 from runner.data.arrays import MOST_CLASSES
 from runner.data.dataset import Dataset, Facts, Normalisation
 from runner.data.encoded_files import EncodedFiles
+from runner.data.preprocessing import PreprocessingSettings
 from runner.data.published import cache_root
 from runner.data.records.description import Description, read_description
 from runner.data.records.index import ShardIndex, index_of
 from runner.data.records.shards import shard_paths
 from runner.data.streamed import Records
-from runner.errors import DataError, require, require_one_of
+from runner.errors import ConfigError, DataError, require, require_one_of
 from runner.fields import Field
 
 _DTYPES = ("uint8", "float32", "float64")
@@ -51,6 +52,9 @@ class TFRecord(EncodedFiles):
         require_one_of("data.dtype", self.dtype, _DTYPES, optional=True)
         require(self.shape != [], "data.shape", self.shape, "one size or more, or null for encoded images")
         super().__post_init__()
+        if self.path and not self.fits_images and self.preprocessing != PreprocessingSettings():
+            expected = "fit without changes, because these records hold arrays, which are not preprocessed"
+            raise ConfigError(f"data.preprocessing.name={self.preprocessing.name}: expected {expected}")
 
     @property
     def fits_images(self) -> bool:

@@ -288,6 +288,9 @@ def test_wrong_settings_and_a_damaged_description_are_refused(tmp_path: Path) ->
         TFRecord(dtype="int8")
     with pytest.raises(ConfigError, match=r"data\.shape=\[\]: expected one size or more, or null for encoded images"):
         TFRecord(shape=[])
+    arrays = Arrays(path=str(write_arrays(tmp_path / "my.npz")))
+    with pytest.raises(ConfigError, match=r"data\.preprocessing\.name=vgg: expected fit .* these records hold arrays"):
+        converted(arrays, tmp_path / "arrays", 1, 1, preprocessing=PreprocessingSettings(name="vgg"))
     records = converted(ImageFolder(path=str(images)), tmp_path, 1, 1)
     with pytest.raises(ConfigError, match=r"records is not empty: expected a new folder"):
         converted(ImageFolder(path=str(images)), tmp_path, 1, 1)
