@@ -41,11 +41,6 @@ class Code:
     state: CodeState
     diff: str
 
-    @property
-    def cut(self) -> bool:
-        """Whether ``diff`` is incomplete because the changes exceed :data:`MAX_DIFF_BYTES`."""
-        return self.state.diff_bytes > MAX_DIFF_BYTES
-
 
 def code_of(folders: Iterable[Path], owned: Iterable[Path] = ()) -> list[Code]:
     """Return the repositories that contain ``folders``, then those that track a file of ``owned``, each only once.
@@ -85,7 +80,8 @@ def text_of(codes: Iterable[Code]) -> str:
     for code in codes:
         if code.diff:
             text += f"# changes in {code.state.folder} since commit {code.state.commit}\n{code.diff.rstrip()}\n"
-            text += f"# cut: {MAX_DIFF_BYTES:,} of {code.state.diff_bytes:,} bytes are shown\n" if code.cut else ""
+            if code.state.diff_bytes > MAX_DIFF_BYTES:
+                text += f"# cut: {MAX_DIFF_BYTES:,} of {code.state.diff_bytes:,} bytes are shown\n"
     return text
 
 

@@ -290,7 +290,6 @@ def test_a_long_diff_is_truncated_with_a_note(repository: Path, monkeypatch: pyt
     monkeypatch.setattr(provenance, "MAX_DIFF_BYTES", 60)
     (repository / "code.py").write_text("one = 2\n" * 100)
     (code,) = code_of([repository])
-    assert code.cut
     assert len(code.diff) == 60
     assert code.state.diff_bytes > 800
     assert text_of([code]).endswith(f"\n# cut: 60 of {code.state.diff_bytes:,} bytes are shown\n")
