@@ -118,14 +118,16 @@ class Normalisation:
     def apply(self, stored: NDArray[Any], dtype: np.dtype[Any], *, in_place: bool = False) -> NDArray[Any]:
         """Return the examples ``stored`` (S, C, ...), uint8 or floats, normalised and in ``dtype``.
 
+        Numbers without bounds are rounded to ``dtype`` after they are normalised, because they can be too large before.
         in_place: whether ``stored`` may be overwritten; else the result is a new array.
         """
         channels = (-1, *(1 for _ in stored.shape[2:]))
         mean, std = (np.asarray(values, np.float64).reshape(channels) for values in (self.mean, self.std))
-        out = stored if in_place and stored.dtype == dtype else None
-        inputs: NDArray[Any] = np.multiply(stored, (1.0 / (self.scale * std)).astype(dtype), out=out, dtype=dtype)
-        inputs -= (mean / std).astype(dtype)
-        return inputs
+        exact = dtype if self.bounded else np.result_type(stored, dtype)
+        out = stored if in_place and stored.dtype == exact else None
+        inputs: NDArray[Any] = np.multiply(stored, (1.0 / (self.scale * std)).astype(exact), out=out, dtype=exact)
+        inputs -= (mean / std).astype(exact)
+        return inputs.astype(dtype, copy=False)
 
 
 class Examples(ABC):

@@ -125,8 +125,18 @@ def test_floats_pass_the_pipeline_unchanged(path: Path) -> None:
     assert sorted(map(float, x.ravel())) == sorted(map(float, stored["x_train"].ravel()))
 
 
+COUNTS = {"train": 8, "test": 4}
+"""The numbers of examples in the splits of small arrays."""
+
+
+def test_large_numbers_are_rounded_after_their_normalisation(path: Path) -> None:
+    columns = {f"x_{split}": np.array([[1e8, -1e39], [1e8 + 4, 1e39]] * 4)[:count] for split, count in COUNTS.items()}
+    batch = Pipeline(arrays(path, columns).load(), seed=0, batch_size=4, dtype="float32").read("test", 0, 0, 4)
+    np.testing.assert_array_equal(batch["x"], np.float32([[-1, -1], [1, 1]] * 2), strict=True)
+
+
 def images(shape: tuple[int, ...], dtype: str = "uint8") -> dict[str, Array]:
-    return {f"x_{split}": np.ones((count, *shape), dtype) for split, count in (("train", 8), ("test", 4))}
+    return {f"x_{split}": np.ones((count, *shape), dtype) for split, count in COUNTS.items()}
 
 
 @pytest.mark.parametrize(
