@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from runner.checkpoint import layout
@@ -17,7 +18,7 @@ from runner.checkpoint.manifest import MANIFEST_FILE, MINIMUM_KEEP, CheckpointMe
 from runner.checkpoint.reading import UNUSABLE, load
 from runner.checkpoint.shard import Array, pack
 from runner.errors import CheckpointError, ConfigError, ResourceError
-from runner.system.files import create_directory, fsync_directory, write_durably, writing
+from runner.system.files import create_directory, fsync_directory, replace_durably, write_durably, writing
 
 _log = logging.getLogger(__name__)
 
@@ -34,10 +35,10 @@ def save(
 
     variables: name of a whole variable, not of a shard -> array of any byte order and memory layout.
 
-    Every call first deletes uncommitted checkpoints. If the step is already committed with the same variables, the call
-    then returns. Otherwise, the checkpoint is written to the disk and read back. Of the checkpoints up to this step,
-    only the newest ``keep`` and the best according to ``meta`` are then kept. The caller must hold the lock of the run
-    directory. ``meta.epoch`` is the number of this start of the run, not an epoch of the data.
+    Every call first deletes uncommitted checkpoints. If the step is already committed with the same variables, only
+    ``meta`` is stored, if its progress differs. Otherwise, the checkpoint is written to the disk and read back. Of the
+    checkpoints up to this step, only the newest ``keep`` and the best according to ``meta`` are then kept. The caller
+    must hold the lock of the run directory.
 
     Raises NumericError for a value that is not finite; ConfigError for ``keep`` below 3; ResourceError if the disk is
     full or fails; CheckpointError if the format cannot hold a value, if different variables are committed for this
@@ -55,7 +56,9 @@ def save(
     with writing(f"checkpoint {final}", advice):
         create_directory(directory)
         layout.remove_leftovers(directory, meta.epoch)
-        if _is_committed(final, manifest):
+        if (stored := _committed(final, manifest)) is not None:
+            if stored.meta.progress != meta.progress:
+                replace_durably(final / MANIFEST_FILE, encode(replace(stored, meta=meta)))
             return final
         _require_space(directory, sum(map(len, files.values())))
         _commit(final, files, meta.epoch)
@@ -64,22 +67,22 @@ def save(
     return final
 
 
-def _is_committed(final: Path, manifest: Manifest) -> bool:
-    """Return whether ``final`` is intact with the same variables. Raises CheckpointError if its variables differ."""
+def _committed(final: Path, manifest: Manifest) -> Manifest | None:
+    """Return the manifest of ``final``; None if it cannot be used. Raises CheckpointError if its variables differ."""
     if not os.path.lexists(final):
-        return False
+        return None
     try:
         stored = load(final).manifest
     except UNUSABLE as error:
         _log.warning("writing a checkpoint again because the one on the disk cannot be used: %s", error)
-        return False
+        return None
     if set(stored.variables) != set(manifest.variables):
         raise CheckpointError(
             f"{final} exists, and its values differ from those to save: an earlier start of the run had a "
             "different result. Nothing was changed; move this checkpoint away to continue"
         )
     fsync_directory(final.parent)  # an earlier save may have failed after the rename and before this flush
-    return True
+    return stored
 
 
 def _require_space(directory: Path, needed: int) -> None:

@@ -213,6 +213,12 @@ def test_saving_the_same_values_again_changes_nothing(three: Path, monkeypatch: 
     assert load(three / "step-3").manifest.meta.epoch == 1
 
 
+def test_another_progress_with_the_same_values_is_stored(three: Path) -> None:
+    commit(three, 3, epoch=2, best=3)
+    assert load(three / "step-3").manifest.meta.best_step == 3
+    assert names(three / "step-3") == ["manifest.json", "variables.safetensors"]
+
+
 def test_saving_other_values_at_an_existing_step_is_refused(three: Path) -> None:
     meta = CheckpointMeta(config_hash="c0ffee", run_id="0123abcd", epoch=1, examples=3)
     with pytest.raises(CheckpointError, match="step-3 exists, and its values differ from those to save"):
