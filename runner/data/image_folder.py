@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from runner.data.dataset import Dataset, Facts, Split
 from runner.data.encoded_files import EncodedFiles
-from runner.data.preprocessing import PreprocessingSettings
+from runner.data.preprocessing import ImagePreprocessing, PreprocessingSettings
 from runner.data.streamed import ImageFiles
 from runner.errors import ConfigError, DataError
 
@@ -63,13 +63,12 @@ class ImageFolder(EncodedFiles):
 
     def load(self) -> Dataset:
         """List or decode all images. Raises DataError, naming the file, if an image cannot be decoded."""
-        facts, listed = self.facts(), self._listed()
+        names, preprocessing = self.facts().class_names, self.image_preprocessing()
+        files, scored = (ImageFiles(*_labelled(split, names)) for split in self._listed())
         if self.stream:
-            files, scored = (ImageFiles(*_labelled(split, facts.class_names)) for split in listed)
-            preprocessing = self.image_preprocessing()
             normalisation = self.normalisation_of_examples(files, preprocessing)
             return Dataset(self.name, files, scored, normalisation, preprocessing, self.skip_errors)
-        train, test = (self._split(split, facts.class_names) for split in listed)
+        train, test = (_decoded(split, preprocessing) for split in (files, scored))
         return Dataset(self.name, train, test, self.normalisation_of_examples(train, None))
 
     def _listed(self) -> tuple[dict[str, list[Path]], dict[str, list[Path]]]:
@@ -81,16 +80,14 @@ class ImageFolder(EncodedFiles):
             raise DataError(f"{self.path}/{self.SPLITS[1]} {fault}")
         return train, test
 
-    def _split(self, files: dict[str, list[Path]], class_names: tuple[str, ...]) -> Split:
-        # Imported here, because most runs decode no images and need no Pillow.
-        from runner.data.pictures import read_image
 
-        paths, labels = _labelled(files, class_names)
-        shape = (self.channels, self.size, self.size)
-        images = np.empty((len(paths), *shape), np.uint8)
-        for image, path in zip(images, paths, strict=True):
-            image[...] = read_image(path, shape)
-        return Split({"x": images, "y": labels})
+def _decoded(files: ImageFiles, preprocessing: ImagePreprocessing) -> Split:
+    """Return decoded images in memory."""
+    images = np.empty((len(files), *preprocessing.shape), np.uint8)
+    for number, image in enumerate(images):
+        (encoded,) = files.take(np.array([number]))["x"]
+        image[...] = preprocessing.evaluate(encoded)
+    return Split({"x": images, "y": files.strata})
 
 
 def _labelled(files: dict[str, list[Path]], class_names: tuple[str, ...]) -> tuple[list[Path], NDArray[np.int64]]:

@@ -58,7 +58,7 @@ def converted(settings: DatasetSettings, folder: Path, *shards: int, **options: 
 
 
 def varied_images(folder: Path) -> Path:
-    """Write images of several sizes and formats in two classes; return the folder."""
+    """Write images of several sizes, formats and colours in two classes; return the folder."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 7), ("test", 3)):
         for name in ("cat", "dog"):
@@ -66,7 +66,8 @@ def varied_images(folder: Path) -> Path:
             for number in range(count):
                 pixels = rng.integers(0, 256, (20 + 3 * number, 30 - 2 * number, 3), np.uint8)
                 suffix = ("png", "jpg")[number % 2]
-                Image.fromarray(pixels).resize((24 + number, 22)).save(folder / split / name / f"{number}.{suffix}")
+                image = Image.fromarray(pixels).resize((24 + number, 22)).convert("CMYK" if number == 3 else "RGB")
+                image.save(folder / split / name / f"{number}.{suffix}")
     return folder
 
 
