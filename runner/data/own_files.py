@@ -35,6 +35,7 @@ class OwnFiles(DatasetSettings):
     def __post_init__(self) -> None:
         if self.path:
             self.path = absolute(self.path)
+        if self.path or self.published_facts() is not None:
             super().__post_init__()
 
     def facts(self) -> Facts:

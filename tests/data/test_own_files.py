@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -383,3 +384,5 @@ def test_published_datasets_have_facts_without_a_path(
     message = rf"data\.path is not set: dataset '{settings.name}' is read from your files; name"
     with pytest.raises(DataError, match=message):
         settings.require_present()
+    with pytest.raises(ConfigError, match=r"crop_padding=300: expected less than (32|224|299) pixels for dataset"):
+        replace(settings, augment=Augment(crop_padding=300))
