@@ -78,7 +78,8 @@ class Records(Examples):
     def take(self, examples: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
         """Return x and y of records, reading each file in the order of its records.
 
-        Raises DataError, naming file, offset and record, if a record changed after indexing or lacks a feature.
+        Raises DataError, naming file, offset and record, if a record changed after indexing, lacks a feature or has
+        numbers that are not finite.
         """
         fields = self._fields
         x = np.empty((len(examples), *(fields.shape or ())), object if fields.shape is None else fields.dtype)
@@ -116,7 +117,7 @@ class Records(Examples):
             found = f"{len(value[0])} bytes" if len(value) == 1 else f"{len(value)} values"
             advice = f"expected {expected} bytes, {dtype} of shape {fields.shape}, as data.shape and data.dtype state"
             raise DataError(f"{where}: feature {fields.image} holds {found}; {advice}")
-        return np.frombuffer(value[0], dtype).reshape(fields.shape)
+        return _finite(where, fields.image, np.frombuffer(value[0], dtype).reshape(fields.shape))
 
 
 def _decoded(where: str, data: bytes, wanted: tuple[str, ...]) -> Mapping[str, Value]:
@@ -130,7 +131,14 @@ def _numbers(where: str, features: Mapping[str, Value], name: str, shape: tuple[
     value = features.get(name, [])
     if not isinstance(value, np.ndarray) or len(value) != np.prod(shape):
         raise DataError(f"{where}: feature {name} holds {len(value)} values; expected {np.prod(shape)} numbers")
-    return value.reshape(shape)
+    return _finite(where, name, value.reshape(shape))
+
+
+def _finite(where: str, name: str, numbers: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers of any dtype. Raises DataError if one of them is not finite."""
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        raise DataError(f"{where}: feature {name} is not finite; expected finite numbers; write the file again")
+    return numbers
 
 
 def _boxes(features: Mapping[str, Value]) -> NDArray[np.float32] | None:

@@ -279,6 +279,11 @@ def test_records_of_numbers_have_the_stated_dtype(tmp_path: Path) -> None:
     np.testing.assert_array_equal(settings.load().train.take(np.arange(2))["x"], numbers, strict=True)
     with pytest.raises(DataError, match=r"numbers other than the integers 0 to 255, .* use data\.dtype=float32"):
         batches(replace(settings, dtype=None))
+    for values in (np.float32([np.nan, 0]), [np.float32([np.inf, 0]).tobytes()]):
+        record = framed(encode({"x": values, "y": np.array([0])}))
+        (tmp_path / shard_name("train", 0, 1)).write_bytes(record)
+        with pytest.raises(DataError, match="record 0 at offset 0: feature x is not finite; expected finite numbers"):
+            batches(replace(settings, std=[2.0] * 2))
 
 
 def test_wrong_settings_and_a_damaged_description_are_refused(tmp_path: Path) -> None:
