@@ -5,7 +5,6 @@ import io
 import os
 import tarfile
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -197,24 +196,11 @@ def test_gunzip_stops_at_the_limit() -> None:
     assert peak < 1_000_000, "the whole bomb was decompressed"
 
 
-def test_an_ar_member_after_a_member_of_odd_length_is_found(tmp_path: Path) -> None:
+def test_an_ar_member_after_a_member_of_odd_length_is_found_and_a_missing_one_named(tmp_path: Path) -> None:
     (tmp_path / "a.deb").write_bytes(ar({"debian-binary": b"2.0", "data.tar.xz": b"payload"}))
     assert read_ar_member(tmp_path / "a.deb", "data.tar.xz") == b"payload"
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda data: b"PK" + data, "is damaged: it begins with b'PK"),
-        (lambda data: data[:-4], "is cut off after 136 bytes"),
-        (lambda data: data.replace(b"7         `", b"-7        `"), "is damaged: no member header at byte 72"),
-        (lambda data: data.replace(b"data.tar.xz", b"data.tar.gz"), r"lacks data\.tar\.xz"),
-    ],
-)
-def test_an_unusable_ar_file_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes], message: str) -> None:
-    (tmp_path / "a.deb").write_bytes(damage(ar({"debian-binary": b"2.0\n", "data.tar.xz": b"payload"})))
-    with pytest.raises(DataError, match=rf"a\.deb {message}"):
-        read_ar_member(tmp_path / "a.deb", "data.tar.xz")
+    with pytest.raises(DataError, match=r"a\.deb lacks control\.tar\.xz"):
+        read_ar_member(tmp_path / "a.deb", "control.tar.xz")
 
 
 def test_download_stores_the_response(tmp_path: Path) -> None:
