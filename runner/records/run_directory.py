@@ -189,7 +189,7 @@ def locked(path: Path) -> Iterator[None]:
 def run_and_starts(path: Path) -> tuple[str, int]:
     """Return the run_id of the run in a directory, and the number of its starts.
 
-    Raises CheckpointError if its ``run.json`` is damaged, OSError if it cannot be read.
+    Raises CheckpointError if its ``run.json`` is damaged or cannot be read, FileNotFoundError if there is none.
     """
     state = _STATE.read(path / RUN_FILE)
     return state.run_id, state.epoch

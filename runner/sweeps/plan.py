@@ -96,8 +96,6 @@ class Plan:
                 f"{directory} holds no {PLAN_FILE}: expected the directory of a sweep that began to train. "
                 f"If the sweep was stopped before that, start it again{_start_command(directory)}"
             ) from None
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error}") from error
         for job in plan.jobs:
             if Path(job.directory).is_absolute() or ".." in Path(job.directory).parts:
                 raise ConfigError(f"{path}: directory {job.directory!r} of job {job.number} lies outside {directory}")

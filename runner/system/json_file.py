@@ -47,11 +47,19 @@ class JsonFile(Generic[T]):
     indent: int | None = 1
 
     def read(self, path: Path, called: str = "") -> T:
-        """Read a file. Raises ``error`` for a damaged file, SecurityError for a non-regular file, or OSError.
+        """Read a file.
+
+        Raises ``error`` for a file that is damaged or cannot be read, FileNotFoundError if there is none, and
+        SecurityError for a non-regular file.
 
         called: name of the file in the error message, such as ``key=path``; "" to use the path.
         """
-        raw = read_regular(path, self.limit)
+        try:
+            raw = read_regular(path, self.limit)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self.error(f"{called or path} cannot be read: {error.strerror}; {self.advice}") from error
         try:
             document = parse_json(raw, self.limit)
             if self.version is not None:

@@ -161,3 +161,5 @@ def test_a_file_is_read_back_and_a_damaged_one_is_refused_with_advice(tmp_path: 
             FILE.read(path)
         with pytest.raises(DataError, match=r"^key=x is damaged"):
             FILE.read(path, called="key=x")
+    with pytest.raises(DataError, match=r"inner\.json/x cannot be read: Not a directory; write it again"):
+        FILE.read(path / "x")
