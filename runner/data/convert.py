@@ -2,7 +2,9 @@
 
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ def convert(settings: DatasetSettings, folder: Path, shards: Sequence[int], repo
     Image files keep their bytes and bounding boxes; arrays are written as raw bytes in the order (C, H, W). shards: the
     maximum number of files of each split; no file is empty. Raises ConfigError if the folder is not empty, or if the
     dataset has several domains or fields other than x and y; DataError if the data cannot be read; ResourceError if a
-    file cannot be written.
+    file cannot be written. After an error, the folder is deleted, so that it can be used again.
     """
     if isinstance(settings, ImageFolder):
         settings = replace(settings, stream=True)
@@ -43,10 +45,11 @@ def convert(settings: DatasetSettings, folder: Path, shards: Sequence[int], repo
     if dataset.train.domains.any():
         raise ConfigError(f"data={settings.name} has several domains; expected one: convert each dataset separately")
     description = _description(dataset, facts)
-    with writing(f"records into {folder}", "choose another folder, or free space"):
+    with writing(f"records into {folder}", "choose another folder, or free space"), ExitStack() as on_failure:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise ConfigError(f"{folder} is not empty: expected a new folder for the records")
+        on_failure.callback(shutil.rmtree, folder, ignore_errors=True)
         for split, examples, count in (("train", dataset.train, shards[0]), ("test", dataset.test, shards[1])):
             files = min(count, len(examples))
             for number, chosen in enumerate(np.array_split(np.arange(len(examples), dtype=np.int64), files)):
@@ -54,6 +57,7 @@ def convert(settings: DatasetSettings, folder: Path, shards: Sequence[int], repo
                 _write_shard(path, examples, chosen, facts, description)
             report(f"{split}: {len(examples)} examples in {files} files")
         write_description(folder, description)
+        on_failure.pop_all()
     report(f"read them with: data=tfrecord {shlex.quote(f'data.path={folder}')}")
 
 

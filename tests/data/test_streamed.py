@@ -99,6 +99,7 @@ def test_converted_numbers_to_predict_are_restored(tmp_path: Path) -> None:
     settings = Arrays(path=str(write_arrays(tmp_path / "my.npz", **precise)))
     with pytest.raises(DataError, match="is not a float32; records hold float32 numbers: round y"):
         converted(settings, tmp_path / "precise", 2, 1)
+    assert not (tmp_path / "precise" / "records").exists(), "the same command can be given again"
 
 
 @pytest.mark.parametrize("channels", [1, 3])
