@@ -82,11 +82,14 @@ def stop_at_end_of_sweep(directory: Path) -> None:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process holds the lock of a sweep or of a job. path: the file of the lock."""
+    """Return whether a process holds the lock of a sweep or of a job. path: the file of the lock.
+
+    The lock is tested with a shared lock, so that several processes can test it at the same time.
+    """
     if not path.exists():
         return False
     with _open(path) as lock:
-        return not take_lock(lock)
+        return not take_lock(lock, shared=True)
 
 
 @contextmanager

@@ -67,10 +67,13 @@ def writing(what: str, advice: str) -> Iterator[None]:
         raise ResourceError(f"cannot write {what}: {reason}; {advice}") from error
 
 
-def take_lock(file: int | IO[Any]) -> bool:
-    """Lock an open file until it is closed or this process ends; return False if the file is already locked."""
+def take_lock(file: int | IO[Any], *, shared: bool = False) -> bool:
+    """Lock an open file until it is closed or this process ends; return False if the file is already locked.
+
+    shared: whether other shared locks are allowed.
+    """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

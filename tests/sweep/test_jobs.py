@@ -14,9 +14,10 @@ from runner.config.schema import Config
 from runner.errors import NumericError
 from runner.kernels.gpu.discovery import Found
 from runner.sweeps.frozen_job import Work, gpu_share, run_frozen_job
-from runner.sweeps.locks import job_lock, place_lock
+from runner.sweeps.locks import JOB_LOCK, job_lock, place_lock
 from runner.sweeps.outcome import has_ended, last_ended, record_failure
 from runner.sweeps.plan import FROZEN_FILE, PlannedJob
+from runner.system.files import take_lock
 from runner.system.machine import usable_cores
 from tests.gpus import NO_DRIVER, gpu, machine
 from tests.small_runs import SMALL, SMALL_MODEL, composed_config
@@ -78,7 +79,9 @@ def test_a_job_has_ended_when_its_process_no_longer_holds_the_lock(tmp_path: Pat
     with job_lock(tmp_path, on_wait=lambda: None):
         record_failure(NumericError("the loss is nan"), tmp_path, [])
         assert not has_ended(tmp_path, None), "the tracking record of the run is still open"
-    assert has_ended(tmp_path, None)
+    with (tmp_path / JOB_LOCK).open() as test:
+        assert take_lock(test, shared=True)
+        assert has_ended(tmp_path, None), "another process only tests the lock"
     assert not has_ended(tmp_path, last_ended(tmp_path))
 
 
