@@ -192,7 +192,8 @@ class LauncherConfig:
             require(unset or self.kind in kinds, f"{where}.kind", self.kind, expected)
         require_one_of(f"{where}.placement", self.placement, PLACEMENTS)
         given = self.sbatch if isinstance(self.sbatch, Mapping) else {} if self.sbatch is None else {"": self.sbatch}
-        allowed = all(name in SBATCH_OPTIONS and isinstance(value, str | int) for name, value in given.items())
+        fits = (isinstance(value, str | int) and value is not False for value in given.values())
+        allowed = given.keys() <= set(SBATCH_OPTIONS) and all(fits)
         expected = f"a text, a whole number or true for some of {', '.join(SBATCH_OPTIONS)}"
         require(allowed, f"{where}.sbatch", self.sbatch, expected)
 

@@ -99,6 +99,7 @@ def test_the_script_starts_or_continues_the_run_and_requeues_after_a_notice(
     ("overrides", "complaint"),
     [
         (["cluster.launcher.sbatch={output: x}"], "launcher.sbatch={'output': 'x'}: expected a text, a whole number"),
+        (["cluster.launcher.sbatch={exclusive: false}"], "sbatch={'exclusive': False}: expected a text, a whole"),
         (["cluster.launcher.sbatch=[1]"], "launcher.sbatch=[1]: expected a text, a whole number or true for some of"),
         (["cluster.launcher.ray=local"], "launcher.kind=slurm: expected ray, because launcher.ray is set"),
         (["cluster.launcher.placement=spread"], "kind=slurm: expected ray, because launcher.placement is set"),
