@@ -71,14 +71,19 @@ def _export(state: TableState, form: str, path: Path | None) -> None:
 
 
 def _runs(table: Table, cells: Sequence[str] | None) -> list[str]:
-    """Return the runs that the chosen cells read. cells: patterns ROW or ROW/COLUMN; None for all."""
+    """Return the runs that the chosen cells read, which columns of published values do not.
+
+    cells: patterns ROW or ROW/COLUMN; None for all.
+    """
     every = [(f"{row}/{column}", table.rows[row].run, column) for row, column, _ in table.cells()]
     found = set()
     for given in cells or ["*"]:
         chosen = [each for each in every if any(fnmatchcase(each[0], pattern) for pattern in (given, f"{given}/*"))]
         if not chosen:
             raise ConfigError(f"--cells {given}: no such cell; expected one of {', '.join(each[0] for each in every)}")
-        found |= {run for _, run, _ in chosen} | {table.columns[column].relative_to for _, _, column in chosen}
+        for _, run, column in chosen:
+            if table.columns[column].read:
+                found |= {run, table.columns[column].relative_to}
     return [run for run in table.runs if run in found]
 
 

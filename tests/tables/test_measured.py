@@ -122,6 +122,12 @@ def test_the_weights_that_a_missing_value_needs_are_made_again(finished: Path, c
     assert current(TableReader().read(finished)).claims[0].verdict == "holds"
 
 
+def test_a_cell_of_published_values_needs_no_run(own: Path, capsys: Capture) -> None:
+    changed(own, columns__early={"title": "early", "missing": "published only"})
+    assert run(own, "--cells", "*/early") == 0
+    assert trained(capsys) == 0
+
+
 def test_what_cannot_run_or_exceeds_the_budget_is_left_out_with_the_reason(own: Path, capsys: Capture) -> None:
     changed(own, runs__whole__overrides=["data.shape=[1,4096,4096]", "train.batch_size=24", "model.hidden=[90000]"])
     assert run(own, "--budget", "0.000001s") == 0
