@@ -235,6 +235,9 @@ def faults_of(table: Table) -> Iterator[str]:
             yield f"rows.{row_name}.cells.{column_name}: reads {WEIGHT_DIFFERENCE}, but the run has no key `against`"
         if cell.factor != 1 and not table.columns[column_name].relative_to:
             yield f"rows.{row_name}.cells.{column_name}.factor: {cell.factor}, expected only with `relative_to`"
+        if cell.fitted and table.kind != SIMULATED:
+            where = f"rows.{row_name}.cells.{column_name}.fitted"
+            yield f"{where}: {cell.fitted!r}, expected none for the kind {table.kind}"
         for place, published in enumerate(cell.published):
             where = f"rows.{row_name}.cells.{column_name}.published[{place}]"
             yield from (f"{where}.{fault}" for fault in _faults_of(published, table.columns[column_name], table))
@@ -317,8 +320,9 @@ def _faults_of_claim(claim: Claim, table: Table) -> Iterator[str]:
             yield f"{name}: {value}, expected {'a finite number' if needed else 'none'} for {claim.relation}"
     if claim.margin is not None and claim.margin <= 0:
         yield f"margin: {claim.margin}, expected a number above 0"
-    if claim.test == "permutation" and claim.relation in (EQUIVALENT, AT_MOST):
-        yield f"test: {claim.test!r}, expected none for {claim.relation}"
+    if claim.test == "permutation" and (table.kind in COMPUTED or claim.relation in (EQUIVALENT, AT_MOST)):
+        of = f"the kind {table.kind}" if table.kind in COMPUTED else claim.relation
+        yield f"test: {claim.test!r}, expected none for {of}"
     if table.kind == COUNT and claim.relation != AT_MOST:
         yield f"relation: {claim.relation!r}, expected {AT_MOST} in a table of counts, which have no seeds"
     columns = [table.columns[cell.partition("/")[2]] for cell in claim.cells if cell in known]

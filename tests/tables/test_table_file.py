@@ -29,6 +29,7 @@ ONE = {"printed": "1", "paper": "book", "confidence": "S"}
         ({"columns__loss__layers": ["conv"]}, "columns.loss.layers: ['conv'], expected none for the kind measured"),
         ({"columns__difference__relative_to": "whole"}, "difference.relative_to: 'whole', expected none for weight_d"),
         ({"rows__whole__cells__loss": {"factor": 0.5}}, "cells.loss.factor: 0.5, expected only with `relative_to`"),
+        ({"rows__whole__cells__loss": {"fitted": "rate"}}, "loss.fitted: 'rate', expected none for the kind measured"),
         ({"claims__equal__test": "permutation"}, "claims.equal.test: 'permutation', expected none for at_most"),
         ({"runs__whole__against": "parts"}, "runs.whole.against: 'parts', expected an earlier run"),
         ({"rows__whole__cells__difference": {}}, "rows.whole.cells.difference: reads weight_difference, but the run "),
@@ -76,6 +77,10 @@ def test_a_wrong_file_of_runs_is_refused(edits: dict[str, Any], message: str, tm
         (
             {"claims": {"less": {"text": "t", "cells": ["one/all", "two/all"], "relation": "ascending"}}},
             ["claims.less.relation: 'ascending', expected at_most in a table of counts"],
+        ),
+        (
+            {"claims": {"less": {"text": "t", "cells": ["one/all"], "relation": "at_most", "test": "permutation"}}},
+            ["claims.less.test: 'permutation', expected none for the kind count"],
         ),
         ({"titel": "x"}, ["unknown ['titel']"]),
     ],
