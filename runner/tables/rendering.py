@@ -149,7 +149,7 @@ def value_text(line: Line) -> str:
     sample = line.sample
     if sample is None:
         return ""
-    if line.kind == COUNT:
+    if line.kind == COUNT and not line.unit and sample.values[0].is_integer():
         return f"{sample.values[0]:,.0f}"
     if line.ours is None:
         return f"not finite ({sample.not_finite} of {sample.n})"

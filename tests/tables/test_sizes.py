@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from runner.tables.verdict import Published, verdict
 from tests.docs import tables
 from tests.models.test_sizes import FACTS
 from tests.refusal import Capture, refused
+from tests.tables import edited
 from tests.tables.own_table import COUNTS, FILES, command, committed, refused_run, run, write
 
 
@@ -161,6 +163,14 @@ def test_the_list_and_exports(own: Path, tmp_path: Path, capsys: Capture, monkey
     with (tmp_path / "csv").open() as file:
         assert [float(row["ours"] or "nan") for row in csv.DictReader(file)][:4] == [235, 222, 233, 218]
     assert "---" in (tmp_path / "text").read_text()
+
+
+@pytest.mark.parametrize(("unit", "shown"), [("", "0.9915"), ("%", "99.15 %")])
+def test_a_ratio_of_counts_is_not_rounded_to_a_whole_number(own: Path, capsys: Capture, unit: str, shown: str) -> None:
+    ratio = {"title": "ratio", "read": "parameters", "relative_to": "one", "unit": unit}
+    write(own, edited(COUNTS, columns__ratio=ratio, rows__two__cells__ratio={}))
+    assert run(own) == 0
+    assert re.search(rf"Two layers +ratio +count +{shown}$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_a_damaged_result_is_refused(own: Path, capsys: Capture) -> None:
