@@ -179,15 +179,16 @@ def _require_plugins(plan: Plan, sweep_dir: Path) -> None:
 
 def _with_grid(plan: Plan, sweep_dir: Path, overrides: Sequence[str], *, accept: bool) -> Plan:
     """Compose the sweep again with ``overrides``, and return the changed plan. accept: allow a different grid."""
+    shown = " ".join([*overrides, *(["--accept-changes"] if accept else [])])
     if plan.sweeper != BASIC:
         raise ConfigError(
-            f"{' '.join(overrides)}: sweeper {plan.sweeper} chose the jobs of this sweep by their results, so its grid "
+            f"{shown}: sweeper {plan.sweeper} chose the jobs of this sweep by their results, so its grid "
             "cannot be composed again; resume it without arguments after the directory, or start another sweep"
         )
     arguments = merged_arguments(plan.arguments, overrides)
     jobs = hydra_app.compose_jobs([*arguments, f"hydra.sweep.dir={quoted(str(sweep_dir))}"], _refuse_batch)
     if not jobs or any(job.launcher is None for job in jobs):
-        raise ConfigError(f"{' '.join(overrides)}: expected overrides of a sweep with Hydra's basic sweeper")
+        raise ConfigError(f"{shown}: expected overrides of a sweep with Hydra's basic sweeper")
     try:
         change = change_of(plan, jobs, sweep_dir)
         if not accept:

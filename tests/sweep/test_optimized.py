@@ -125,8 +125,9 @@ def test_an_interrupted_sweep_can_only_be_finished(fake_training: FakeTraining, 
     assert main(["sweep", "resume", "sweep"]) == 0
     assert set(statuses(folder)) == {"finished"}
     capsys.readouterr()
-    message = refused(["sweep", "resume", "sweep", "seed=9"], capsys)
-    assert "seed=9: sweeper optuna chose the jobs of this sweep by their results, so its grid cannot be" in message
+    for argument in ("seed=9", "--accept-changes"):
+        message = refused(["sweep", "resume", "sweep", argument], capsys)
+        assert f"error: {argument}: sweeper optuna chose the jobs of this sweep by their results, so its" in message
 
 
 @pytest.mark.slow
