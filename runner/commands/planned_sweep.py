@@ -11,7 +11,7 @@ from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
 from typing import Any, Self
 
-from runner.commands.plugins import OPTION
+from runner.commands.plugins import OPTION, plugin_words
 from runner.config.hydra_sweep import FULL_ERROR, JOB, launch_planned
 from runner.config.launcher import Launcher, SweepPlace, jobs_at_once, variables
 from runner.engine.cluster.processes import runner_command
@@ -48,6 +48,12 @@ class PlannedSweep:
     record: SweepRecord | None = None
     exit_code: int = 0
 
+    @property
+    def again(self) -> str:
+        """The command that runs the remaining jobs."""
+        resume = ["runner", *plugin_words(), "sweep", "resume", str(self.directory)]
+        return self.plan.again or shlex.join(resume)
+
     def run(self, jobs: Sequence[PlannedJob], earlier: int = 0, later: int | None = 0) -> None:
         """Run the jobs that have a frozen configuration. Jobs without one had an invalid configuration.
 
@@ -65,10 +71,9 @@ class PlannedSweep:
             failure = _launch(self.plan, self.directory, remaining, progress, self.debug)
             undone = [job for job in remaining if not has_ended(self.directory / job.directory, before[job.number])]
             if undone and (failure is None or len(undone) == len(remaining)):
-                again = self.plan.again or f"runner sweep resume {shlex.quote(str(self.directory))}"
                 raise ResourceError(
                     f"launcher {self.plan.launcher.name} did not finish {len(undone)} of {len(remaining)} jobs "
-                    f"({failure or 'no error reported'}); continue with `{again}`"
+                    f"({failure or 'no error reported'}); continue with `{self.again}`"
                 ) from failure
             remaining = undone
 
@@ -79,7 +84,7 @@ class PlannedSweep:
         """Report on the sweep. Raises Interrupted if a job in this process was interrupted."""
         interrupted = isinstance(error, KeyboardInterrupt | ResourceError)
         self.exit_code = report_plan(
-            self.plan, self.directory, interrupted=interrupted, show=self.show, record=self.record
+            self.plan, self.directory, self.again, interrupted=interrupted, show=self.show, record=self.record
         )
         if isinstance(error, KeyboardInterrupt) and isinstance(error.__cause__, Interrupted):
             raise error.__cause__ from None

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.commands.plugins import require_session_classes
+from runner.commands.plugins import plugin_words, require_session_classes
 from runner.commands.simulated_text import simulated_text
 from runner.commands.submission import submit_run
 from runner.config import hydra_app
@@ -113,7 +113,7 @@ def train(arguments: Sequence[str], *, debug: bool = False) -> int:
             jobs = hydra_app.compose_jobs(arguments, optimized.run_batch)
         except KeyboardInterrupt:
             if optimized.running is None:
-                again = shlex.join(["runner", *redact_overrides(arguments)])
+                again = shlex.join(["runner", *plugin_words(), *redact_overrides(arguments)])
                 print(f"runner: stopped before the first job; start it again with: {again}", file=sys.stderr)
             raise
     match jobs:

@@ -1,6 +1,5 @@
 """The report of a sweep: its exit code, and its tables on the terminal, in files and in the tracking record."""
 
-import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,13 +45,13 @@ class SweepRecord:
 
 
 def report_plan(
-    plan: Plan, directory: Path, *, interrupted: bool = False, show: bool = True, record: SweepRecord | None = None
+    plan: Plan, directory: Path, again: str, *, interrupted: bool, show: bool, record: SweepRecord | None
 ) -> int:
     """Store the tables of a sweep, end its tracking record, and return the exit code: 0 if all jobs succeeded.
 
     Pending tracking records of jobs that are not running are written to the store. After an interruption, the pending
-    records are only reported, because the process should end soon. show: whether to print the table. record: content
-    of the tracking record in place of the plot; None for the plot.
+    records are only reported, because the process should end soon. again: the command that runs the remaining jobs.
+    show: whether to print the table. record: content of the tracking record in place of the plot; None for the plot.
     """
     outcomes = _outcomes(plan, directory)
     monitor, config = monitor_of_outcomes(outcomes), _configuration(plan, directory)
@@ -74,7 +73,6 @@ def report_plan(
     if status != FINISHED:
         jobs = f"{sum(outcome.failed for outcome in outcomes)} of {len(outcomes)} jobs failed"
         what = f"sweep interrupted, {jobs}" if interrupted else jobs
-        again = plan.again or f"runner sweep resume {shlex.quote(str(directory))}"
         print(f"runner: {what}; see {directory}; run the remaining jobs with: {again}", file=sys.stderr)
     return 0 if done else FAILED_EXIT_CODE
 

@@ -13,6 +13,7 @@ from runner.cli import main
 from runner.config.hydra_sweep import JOB, launch_planned
 from runner.config.launcher import Launcher
 from runner.errors import Interrupted, SecurityError
+from runner.plugin.installing import PLUGINS
 from runner.sweeps.grid import merged_arguments
 from tests.fake_training import FakeTraining
 from tests.plugin_tables import EXAMPLES, restored_tables
@@ -80,10 +81,23 @@ def interrupted(interrupted_sweep: Path, fake_training: FakeTraining, folder: Pa
     return fake_training
 
 
-def test_a_sweep_is_resumed_with_its_plugins(interrupted: FakeTraining) -> None:
-    with restored_tables():
-        assert main([*PLUGIN, *RESUME]) == 0
-    assert [call.config.model.name for call in interrupted.calls] == ["all_conv", "all_conv"]
+def test_a_sweep_is_resumed_with_its_plugins(interrupted: FakeTraining, folder: Path, capsys: Capture) -> None:
+    interrupted.act = Mock(side_effect=[Interrupted(2), None, None])
+    for code in (130, 0):
+        with restored_tables():
+            assert main([*PLUGIN, *RESUME]) == code
+    assert [call.config.model.name for call in interrupted.calls] == ["all_conv"] * 3
+    again = f"runner --plugin {folder / 'all_conv.py'} sweep resume {folder / 'sweep'}\n"
+    assert f"run the remaining jobs with: {again}" in capsys.readouterr().err
+
+
+def test_a_sweep_that_was_stopped_before_its_first_job_is_started_again_with_its_plugins(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.config.hydra_app.compose_jobs", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setitem(PLUGINS, "mine.py", "0" * 64)
+    assert main(["-m", "seed=1,2"]) == 130
+    assert "start it again with: runner --plugin mine.py -m seed=1,2\n" in capsys.readouterr().err
 
 
 def test_a_stored_sweep_loads_no_code_by_itself(interrupted: FakeTraining, folder: Path, capsys: Capture) -> None:
