@@ -176,6 +176,7 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
     if composed["joined"]:
         _end_with_sweep(sweep_dir)
     print(job.label, file=sys.stderr, flush=True)
+    before = last_ended(directory)
     plugins = [f"{OPTION}={plugin}" for plugin in composed["plugins"]]
     at_once = ["--at-once", str(composed["jobs_at_once"])]
     command = [*runner_command(), *plugins, "sweep", "job", str(sweep_dir), str(job.number), *at_once]
@@ -186,7 +187,8 @@ def _run_in_new_process(sweep_dir: Path, job: PlannedJob, composed: Mapping[str,
         environment = {name: value for name, value in os.environ.items() if name != FULL_ERROR}
         code = Popen(command, stdin=DEVNULL, stdout=log, stderr=STDOUT, env=environment).wait()
     status, summary = recorded(directory)
-    if status not in ENDED and (summary is None or summary.error is None):
+    new = summary is not None and summary.error is not None and last_ended(directory) != before
+    if status not in ENDED and not new:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         error = ClusterError(f"the process of the job {how}; see {directory / JOB_LOG}")
         record_failure(error, directory, job.overrides)

@@ -6,20 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from runner.commands.planned_sweep import run_in_turn
+from runner.commands.planned_sweep import run_in_turn, task
 from runner.config.configuration import dump, fix_machine_values, load_stored
 from runner.config.devices import GpuShare
+from runner.config.hydra_sweep import JOB
 from runner.config.launcher import Launcher
 from runner.config.schema import Config
-from runner.errors import NumericError
+from runner.errors import ClusterError, NumericError
 from runner.kernels.gpu.discovery import Found
+from runner.records.summary import Failure
 from runner.sweeps.frozen_job import Work, gpu_share, run_frozen_job
 from runner.sweeps.locks import JOB_LOCK, job_lock, place_lock
-from runner.sweeps.outcome import has_ended, last_ended, record_failure
-from runner.sweeps.plan import FROZEN_FILE, PlannedJob
+from runner.sweeps.outcome import has_ended, last_ended, record_failure, recorded
+from runner.sweeps.plan import FROZEN_FILE, Plan, PlannedJob
 from runner.system.files import take_lock
 from runner.system.machine import usable_cores
 from tests.gpus import NO_DRIVER, gpu, machine
+from tests.refusal import Capture
 from tests.small_runs import SMALL, SMALL_MODEL, composed_config
 
 
@@ -83,6 +86,24 @@ def test_a_job_has_ended_when_its_process_no_longer_holds_the_lock(tmp_path: Pat
         assert take_lock(test, shared=True)
         assert has_ended(tmp_path, None), "another process only tests the lock"
     assert not has_ended(tmp_path, last_ended(tmp_path))
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_process_that_ends_before_its_job_is_the_new_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture, earlier: bool
+) -> None:
+    (folder / "0").mkdir()
+    Plan(str(folder), [], Launcher("joblib"), [job(0)]).write(folder)
+    if earlier:
+        record_failure(NumericError("the loss is nan"), folder / "0", [])
+    monkeypatch.setattr("runner.commands.planned_sweep.runner_command", lambda: ["false"])
+    settings = {"here": False, "joined": False, "debug": False, "plugins": [], "jobs_at_once": 1}
+    task({**settings, "sweep_dir": str(folder), JOB: "0"})
+    error = f"the process of the job ended with exit code 1; see {folder / '0' / 'job.log'}"
+    assert capsys.readouterr().err == f"job 0 (seed=0)\njob 0 (seed=0): error: {error}\n"
+    _, summary = recorded(folder / "0")
+    assert summary is not None
+    assert summary.error == Failure("ClusterError", error, ClusterError.exit_code)
 
 
 FOUR = machine(*(gpu(number) for number in range(4)))
