@@ -24,6 +24,7 @@ _RESULTS = (
 )
 _MACHINE = ("versions", "platform", "cpu_model", "devices", "kernels", "kernels_missing")
 ABSENT = "-"
+_CHANGES = " changes"  # end of the name of a repository's uncommitted changes
 
 _SPEEDS = ("perf/", "train/seconds")
 
@@ -51,13 +52,6 @@ def differences_of_origin(first: StoredRun, second: StoredRun) -> list[Differenc
     repositories = by_name(_repositories(first), _repositories(second))
     codes = [_code(run, named) for run, named in zip((first, second), repositories, strict=True)]
     return [_difference("code", *codes), _difference("versions and machine", _machine(first), _machine(second))]
-
-
-def changes_differ(first: StoredRun, second: StoredRun) -> bool:
-    """Return whether the uncommitted changes of the code differ between the runs."""
-    repositories = by_name(_repositories(first), _repositories(second))
-    one, other = ({name: code.diff_sha256 for name, code in named.items() if code.diff_bytes} for named in repositories)
-    return one != other
 
 
 def _difference(topic: str, first: Mapping[str, str], second: Mapping[str, str]) -> Difference:
@@ -95,7 +89,9 @@ def _code(run: StoredRun, repositories: Mapping[str, CodeState]) -> dict[str, st
     found |= {f"plugin {reference}": sha256[:12] for reference, sha256 in summary.plugins.items()}
     for name, code in repositories.items():
         found[f"{name} commit"] = code.commit or ABSENT
-        found[f"{name} changes"] = f"{code.diff_bytes:,} bytes, {code.diff_sha256[:12]}" if code.diff_bytes else ABSENT
+        found[f"{name}{_CHANGES}"] = (
+            f"{code.diff_bytes:,} bytes, {code.diff_sha256[:12]}" if code.diff_bytes else ABSENT
+        )
         found[f"{name} untracked"] = ", ".join(code.untracked) or ABSENT
     return found
 
@@ -151,7 +147,7 @@ def comparison_text(first: StoredRun, second: StoredRun) -> str:
     changed = unused_hardware(first, second, found[0])
     if changed:
         lines.append(f"The predicted times do not depend on {', '.join(changed)}.")
-    if changes_differ(first, second):
+    if any(name.endswith(_CHANGES) for name, *_ in found[1].rows):
         kept = [str(run.code_diff) for run in (first, second) if run.code_diff.is_file()]
         lines.append(f"Uncommitted changes are in: {', '.join(kept) or 'files that no longer exist'}")
     return "\n".join(lines)
