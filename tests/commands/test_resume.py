@@ -171,10 +171,10 @@ def test_resume_null_starts_a_new_run(fake_training: FakeTraining):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["optimizer.lr=0.1"], "optimizer.lr=0.1: a resumed run uses its stored configuration"),
         (
             ["optimizer.lr=0.1"],
-            "besides resume=DIR only train.epochs, train.steps, train.patience, train.min_delta, train.microbatches, "
+            "optimizer.lr=0.1: a resumed run uses its stored configuration; besides resume=DIR only train.epochs, "
+            "train.steps, train.patience, train.min_delta, train.microbatches, "
             "train.restarts, callbacks, parallelism and cluster may be given",
         ),
         (["parallelisms=single"], "parallelisms=single: a resumed run uses its stored configuration"),

@@ -167,8 +167,7 @@ Edit = tuple[tuple[str, ...], Any]
 @pytest.mark.parametrize(
     ("edit", "complaint"),
     [
-        ((("model", "filtres"), 3), "model.filtres: no such key"),
-        ((("model", "filtres"), 3), "did you mean 'filters'?"),
+        ((("model", "filtres"), 3), "model.filtres: no such key; did you mean 'filters'?"),
         ((("model", "_target_"), "os.system"), "model._target_: no such key"),
         ((("_target_",), "os.system"), "Keys of the top level: seed, precision, task, model"),
         ((("hydra",), {"run": {"dir": "x"}}), "hydra: no such key"),

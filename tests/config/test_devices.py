@@ -160,17 +160,16 @@ def test_the_cpu_is_not_checked_for_a_run_on_a_gpu_or_in_another_precision() -> 
         (["cluster.device=cpu", "cluster.tf32=true"], r"cluster\.tf32=true with cluster\.device=cpu: the run uses"),
         (["cluster.device=cpu", "cluster.server_device=gpu"], r"cluster\.server_device=gpu with cluster\.device=cpu"),
         (["cluster.device=cpu", "cluster.compare_plans=true"], r"cluster\.compare_plans=true with cluster\.device=cpu"),
+        (
+            [*SERVED, "cluster.server_device=gpu", "cluster.gpus=[0,0,0]"],
+            r"\[0, 0, 0\] .*workers=2 and 2 parameter server\(s\) on GPUs: .* 4 in all",
+        ),
         (["precision=float64", "cluster.tf32=true"], r"cluster\.tf32=true with precision=float64: only float32"),
     ],
 )
 def test_impossible_devices_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         requested(*overrides)
-
-
-def test_cluster_gpus_needs_a_number_for_each_server_on_a_gpu() -> None:
-    with pytest.raises(ConfigError, match=r"\[0, 0, 0\] .*workers=2 and 2 parameter server\(s\) on GPUs: .* 4 in all"):
-        composed_config(*SERVED, "cluster.server_device=gpu", "cluster.gpus=[0,0,0]")
 
 
 def test_the_stored_configuration_has_the_requested_and_the_used_devices() -> None:
