@@ -12,6 +12,7 @@ from runner.commands.stored_network import StoredNetwork
 from runner.config.check import check
 from runner.config.configuration import from_plain, to_plain
 from runner.config.hydra_app import overridden
+from runner.config.monitor import keeps_best
 from runner.config.schema import Config
 from runner.data.dataset import Facts
 from runner.errors import ConfigError
@@ -104,7 +105,9 @@ def with_other_data(
     allowed, refusal: as in :func:`~runner.config.hydra_app.overridden`.
     """
     config = from_plain(overridden(stored, overrides, allowed, refusal, config_dir=config_dir))
-    check(replace(config, train=replace(config.train, monitor=None)))
+    # The other dataset changes neither the metric of training nor the checkpoints that training kept.
+    checkpoint = replace(config.checkpoint, keep_best=keeps_best(stored))
+    check(replace(config, train=replace(config.train, monitor=None), checkpoint=checkpoint))
     known, given = (_fields_text(stored.task, each.data.facts()) for each in (stored, config))
     if known != given:
         raise ConfigError(

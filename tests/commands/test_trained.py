@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from runner.checkpoint import find, load
@@ -80,6 +81,13 @@ def test_the_best_checkpoint_is_evaluated_unless_another_is_named(stored: Path) 
     assert evaluated("run")["checkpoint"] == str(stored / best.best_checkpoint)
     assert evaluated("run")["results"]["val/accuracy"] == pytest.approx(best.best_value)
     assert evaluated("run/checkpoints/step-12")["checkpoint"].endswith("/run/checkpoints/step-12")
+
+
+def test_a_run_that_recorded_its_best_network_is_evaluated_on_data_without_validation(stored: Path) -> None:
+    plain = yaml.safe_load((stored / "config.yaml").read_text())
+    plain["tracking"] = {"name": "mlflow", "log_model": "best"}
+    (stored / "config.yaml").write_text(yaml.safe_dump(plain))
+    assert evaluated("run", "data=digits")["examples"] == {"test": 359}
 
 
 def test_every_evaluation_has_a_separate_file_with_its_settings(stored: Path) -> None:
