@@ -35,12 +35,12 @@ Along = Callable[[float], Point]
 
 
 def search(along: Along, start: Point, first: float, most: int) -> Point | None:
-    """Return a point that satisfies the strong Wolfe conditions, or the best point if ``most`` evaluations find none.
+    """Return a point that satisfies the strong Wolfe conditions, or the best point if none is found.
 
     The conditions are f(t) <= f(0) + c1 t f'(0) and |f'(t)| <= c2 |f'(0)|, where t is the step and f the objective. The
     best point satisfies the first condition, or its value equals that of the start within :data:`ROUNDING`. If there is
     no such point, the result is None. start: the point at step 0, with a slope below 0. first: the step that is tried
-    first. An objective of NaN or infinity counts as too high.
+    first. most: largest number of evaluations. An objective of NaN or infinity counts as too high.
     """
     return _Search(along, start, most).run(first)
 
@@ -70,7 +70,10 @@ class _Search:
     def _zoom(self, low: Point, high: Point) -> Point | None:
         """Shrink the bracket from ``low``, the best point so far, where f falls towards ``high``: algorithm 3.6."""
         while self._left:
-            point = self._evaluate(between(low, high))
+            step = between(low, high)
+            if step in (low.step, high.step):
+                break  # no number is left between the ends of the bracket, for example at a kink
+            point = self._evaluate(step)
             if self._too_high(point, low):
                 high = point
                 continue

@@ -271,6 +271,15 @@ def test_a_new_step_is_well_inside_the_bracket(a: float, b: float, c: float, d: 
     assert 0.099 <= (step - at) / width <= 0.901
 
 
+def test_a_search_ends_if_no_number_is_left_in_the_bracket() -> None:
+    along, seen = noted(lambda t: (abs(t - 0.7), math.copysign(1.0, t - 0.7)))
+    found = search(along, Point(0.0, 0.7, -1.0), 1.0, 1000)
+    assert found.step == pytest.approx(0.7, rel=1e-15)
+    assert len(seen) < 100
+    # No step lowers an objective that rises although its slope is negative.
+    assert search(noted(climb)[0], Point(0.0, *climb(0.0)), 1.0, 5000) is None
+
+
 def test_minimizer_of_a_cubic_is_found() -> None:
     def cubic(t: float) -> Point:
         return Point(t, t**3 - 3.0 * t, 3.0 * t**2 - 3.0)
