@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from runner.engine.compile.passes.rewriting import fresh_name
 from runner.engine.graph import Gradient, Graph, Rows, Tensor, ops
-from runner.engine.graph.rows import joined, tensor_of
+from runner.engine.graph.rows import dense, joined
 from runner.errors import ConfigError
 from runner.strategies.replica import Gradients, ordered_sum, shares_of_units
 
@@ -223,8 +223,8 @@ def exchange(
     computed: the results of each worker; worker k is on ``devices[k]``. Neighbouring gradients share a message of up to
     ``bucket_bytes``. The messages are exchanged in the order of backpropagation, from the last layer to the first.
     Statistics share the message of the last gradients: they exist earlier, but a separate message would cost more. A
-    bucket has the name and layer of its first variable. ``settled`` is appended to ``state_updates`` unchanged. Rows
-    of tables are not summed, but gathered on every worker (:func:`all_gather`), for any ``combine``.
+    bucket has the name and layer of its first variable. ``settled`` is appended to ``state_updates`` unchanged. If the
+    gradients of a table hold rows on all workers, the rows are not summed, but gathered (:func:`all_gather`).
 
     Bytes on the wire for tensors: all workers together send 2 (K - 1) times the bytes of one worker's tensors; with
     ``all_reduce``, K (K - 1) times.
@@ -232,19 +232,20 @@ def exchange(
     count = len(computed[0].gradients)
     columns = [(own[0][0], [part for _, part in own]) for own in zip(*(each.parts for each in computed), strict=True)]
     sums: dict[int, Sequence[Gradient]] = {}
-    tensors: list[int] = []
+    tensors: dict[int, list[Tensor]] = {}
     # Gradients are exchanged from last to first, then statistics.
     for place in [*range(count)[::-1], *range(count, len(columns))]:
         variable, parts = columns[place]
-        if rows := [part for part in parts if isinstance(part, Rows)]:
-            with graph.layer(variable.layer):
+        rows = [part for part in parts if isinstance(part, Rows)]
+        with graph.layer(variable.layer), graph.absolute_scope(f"reduce/{variable.name}"):
+            if len(rows) == len(parts):
                 sums[place] = all_gather(graph, rows, devices, variable.name)
-        else:
-            tensors.append(place)
-    for bucket in in_buckets([graph.spec(tensor_of(columns[place][1][0])).nbytes for place in tensors], bucket_bytes):
-        places = tensors[bucket.start : bucket.stop]
+            else:
+                tensors[place] = [dense(graph, part) for part in parts]
+    for bucket in in_buckets([graph.spec(parts[0]).nbytes for parts in tensors.values()], bucket_bytes):
+        places = [*tensors][bucket.start : bucket.stop]
         first = columns[places[0]][0]
-        members = [[tensor_of(columns[place][1][k]) for place in places] for k in range(len(devices))]
+        members = [[tensors[place][k] for place in places] for k in range(len(devices))]
         with graph.layer(first.layer):
             totals = combine_bucket(graph, members, devices, first.name, combine)
         sums.update(zip(places, zip(*totals, strict=True), strict=True))

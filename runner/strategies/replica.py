@@ -9,7 +9,7 @@ from itertools import pairwise
 from runner.engine.compile.program import InputSlot
 from runner.engine.graph import Gradient, Graph, Rows, Tensor, Variable, Variables, gradients, ops
 from runner.engine.graph.network import LOSS, CarriedState, Lookup, NetworkBuilder, Outputs, StateUpdate
-from runner.engine.graph.rows import dense, joined, tensor_of
+from runner.engine.graph.rows import dense, joined
 from runner.fields import BEGINS
 from runner.strategies.averaged import Averaged
 from runner.strategies.base import Workload
@@ -159,8 +159,10 @@ class Replica:
         """Add the backward pass of a forward pass; return each trainable variable with the gradient of the loss.
 
         The gradient of a table holds rows (:mod:`runner.engine.graph.rows`) if no node reads the table except lookups,
-        and if the lookups of a whole batch have fewer indices than the table has rows or the optimizer is lazy. This
-        rule does not depend on the share, so that the copies of all strategies add the same values in the same order.
+        and if the lookups of a whole batch have fewer indices than the table has rows or the optimizer is lazy. If each
+        lookup has equally many indices for every example, this rule does not depend on the share, so that the copies of
+        all strategies add the same values in the same order. Otherwise, copies with shares of different sizes can have
+        both kinds of gradients of one table; their sum is a tensor.
         """
         scope, trained = self._scoped(f"{forward.scope}/gradients"), self.variables.trainable
         read = [each.rows for each in forward.lookups]
@@ -354,9 +356,11 @@ def ordered_sum(graph: Graph, parts: Sequence[Tensor], name: str = "sum") -> Ten
 
 
 def total_of(graph: Graph, parts: Sequence[Gradient]) -> Gradient:
-    """Return the sum of gradients of one variable in the given order; the rows of tables are concatenated."""
+    """Return the sum of gradients of one variable in the given order; if all hold rows, the rows are concatenated."""
     rows = [part for part in parts if isinstance(part, Rows)]
-    return joined(graph, rows) if rows else ordered_sum(graph, [tensor_of(part) for part in parts])
+    if len(rows) == len(parts):
+        return joined(graph, rows)
+    return ordered_sum(graph, [dense(graph, part) for part in parts])
 
 
 def summed(computed: Sequence[Gradients], total: Callable[[Variable, Sequence[Gradient]], Gradient]) -> Gradients:

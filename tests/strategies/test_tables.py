@@ -199,6 +199,23 @@ def normalised(net: NetworkBuilder, batch: Batch) -> Outputs:
     return Regression().score(net, nn.dense(net, h, 2, name="fc"), batch)
 
 
+def partly_fixed(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build a network that looks up the words of the batch and, in every share, the same ten words."""
+    graph = net.graph
+    with net.layer("words", "embedding"):
+        table = net.parameter("table", (80, FEATURES), he_normal(4))
+        own = ops.reduce_sum(graph, net.lookup(table, batch["x"]), axes=(1,))
+        fixed = ops.reduce_mean(graph, net.lookup(table, ops.constant(graph, np.arange(10))), axes=(0,), keepdims=True)
+        h = net.output(ops.add(graph, own, fixed))
+    return Regression().score(net, nn.dense(net, h, 2, name="fc"), batch)
+
+
+@pytest.mark.parametrize("combine", ["sharded_reduce", "parameter_server"])
+def test_rows_of_large_shares_and_whole_gradients_of_small_shares_are_added(combine: str) -> None:
+    """By the rule, a batch has 36 + 40 indices for shares of three examples, and 36 + 60 for shares of two."""
+    expect_like_single(SyncData(workers=5, combine=combine), workload_of(Sgd(), partly_fixed), Words(BATCH))
+
+
 @pytest.mark.parametrize("combine", [{"combine": "sharded_reduce"}, {"combine": "parameter_server", "servers": 2}])
 def test_pooled_statistics_train_tables_like_single(combine: dict[str, Any]) -> None:
     pooled = SyncData(workers=2, statistics="pooled", **combine)
