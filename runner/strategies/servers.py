@@ -20,22 +20,23 @@ from runner.strategies.replica import Replica, advance, rate_input, shares
 class ServedVariables(Variables):
     """The variables of a workload in a new graph, distributed over servers, with their optimizer slots.
 
-    lookups: whether the servers look up the rows of each table whose gradient holds rows
-    (:meth:`~runner.strategies.replica.Replica.differentiate`). If such a table has at least as many columns as there
-    are servers, its columns are divided nearly equally over the servers. The sizes of messages then do not depend on
-    the indices, unlike with ranges of rows. Other variables are kept whole and distributed by size.
+    lookups: number of examples of the smallest share; 0 if the servers look up no rows. Otherwise, they look up the
+    rows of each table whose gradient holds rows for such a share
+    (:meth:`~runner.strategies.replica.Replica.differentiate`). If the table has at least as many columns as there are
+    servers, its columns are divided nearly equally over the servers. The sizes of messages then do not depend on the
+    indices, unlike with ranges of rows. Other variables are kept whole and distributed by size.
 
     placed: name of a whole variable -> device of its server. columns: name of a table that is cut -> its parts and
     their devices. remote: names of the tables whose rows are looked up on the servers, and of their copies. carries:
     whether workers can carry state from step to step. Raises ConfigError if a server has no variable.
     """
 
-    def __init__(self, workload: Workload, servers: int, *, carries: bool = True, lookups: bool = False) -> None:
+    def __init__(self, workload: Workload, servers: int, *, carries: bool = True, lookups: int = 0) -> None:
         super().__init__(Graph(), seed=workload.seed)
         self.carries = carries
         self.workload = workload
         scratch = Replica(Graph(), workload, device="")
-        forward = scratch.forward((0, 1), "train")
+        forward = scratch.forward((0, lookups or 1), "train")
         specs = {each.name: each.spec for each in scratch.variables if each.part is None}
         pairs = scratch.differentiate(forward) if lookups and forward.lookups else []
         self.remote = {variable.name for variable, gradient in pairs if isinstance(gradient, Rows)}

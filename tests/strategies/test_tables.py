@@ -280,13 +280,22 @@ class Sentences(Source):
         return {"x": words[:, :-1], "y": words[:, 1:], BEGINS: np.full(size, int(step == 0))}
 
 
-@pytest.mark.parametrize("name", ["reduce", "servers 2"])
-def test_a_sampled_softmax_sends_and_updates_only_the_rows_of_its_words(name: str) -> None:
-    words = tuple(map(str, range(400)))
+def sampled(count: int) -> Workload:
+    """Return the workload of a language model with ``count`` words and a sampled softmax."""
+    words = tuple(map(str, range(count)))
     fields = {"x": Field((5,), "int64", words), "y": Field((5,), "int64", words), BEGINS: Field((), "int64")}
     network = Language(loss="sampled_softmax", samples=4).network(Lstm(units=[4], embedding=3), fields)
-    workload = Workload(network, Adagrad(), fields, "float64", 7, BATCH, TEST_BATCH)
+    return Workload(network, Adagrad(), fields, "float64", 7, BATCH, TEST_BATCH)
+
+
+@pytest.mark.parametrize("name", ["reduce", "servers 2"])
+def test_a_sampled_softmax_sends_and_updates_only_the_rows_of_its_words(name: str) -> None:
+    workload, sent = sampled(400), []
     expect_like_single(STRATEGIES[name], workload, Sentences(BATCH))
+    for each in (workload, sampled(80)):
+        with begun(STRATEGIES[name], each, source=Sentences(BATCH)) as trainer:
+            sent.append(sum(trainer.sent([0])))
+    assert sent[0] == sent[1]
     # The tables of the embedding and of the softmax, its bias, and the slot of each.
     assert ops_of(Single(), workload).count("put_rows") == 6
 

@@ -68,7 +68,7 @@ def with_servers(workload: Workload, workers: int, servers: int, compute: Comput
     Every worker but the first also sends its loss and its metrics, b each, to the first worker. For clipping by global
     norm, each other server sends b for each of its trained variables to the first server and receives b from it.
     """
-    served = ServedVariables(workload, servers, lookups=lookups)
+    served = ServedVariables(workload, servers, lookups=workload.batch_size // workers if lookups else 0)
     kept = [Server(served.graph, workload, j) for j in range(servers)]
     replicas = [served.replica(k, ReadVariables) for k in range(workers)]
     computed = compute(replicas, shares(workload.batch_size, workers))
