@@ -20,6 +20,9 @@ TEST_BATCH = 11
 BATCH = 13
 """A prime number, so that no tested number of workers or parts above 1 divides it."""
 
+DECAY = 0.8
+"""The decay of the moving averages of the layer "norm1" of :func:`normalised_twice`."""
+
 Batch = Mapping[str, Tensor]
 
 
@@ -46,6 +49,15 @@ def batch_normalised(net: NetworkBuilder, batch: Batch) -> Outputs:
     return Classification().score(net, nn.dense(net, nn.flatten(net, h, name="flat"), CLASSES, name="fc"), batch)
 
 
+def normalised_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build a network that normalises images after a convolution and features between dense layers."""
+    h = nn.conv(net, batch["x"], 3, 3, name="conv1", bias=None)
+    h = nn.flatten(net, nn.relu(net, nn.batch_norm(net, h, name="norm1", decay=DECAY), name="relu1"), name="flat")
+    h = nn.dense(net, h, 5, name="fc1", bias=None)
+    h = nn.relu(net, nn.batch_norm(net, h, name="norm2", epsilon=1e-3), name="relu2")
+    return Classification().score(net, nn.dense(net, h, CLASSES, name="fc2"), batch)
+
+
 def dropped_out(net: NetworkBuilder, batch: Batch) -> Outputs:
     """Build a network with a layer that draws random numbers."""
     h = nn.relu(net, nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 12, name="fc1"), name="relu1")
@@ -67,6 +79,13 @@ def branched(net: NetworkBuilder, batch: Batch) -> Outputs:
     left, right = (nn.dense(net, x, 5, name=name) for name in ("left", "right"))
     h = nn.batch_norm(net, nn.add(net, left, right, name="sum"), name="norm")
     return Classification().score(net, nn.dense(net, nn.relu(net, h, name="relu"), CLASSES, name="fc"), batch)
+
+
+def read_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
+    """Build a dense layer and the sum of two other dense layers that read its output."""
+    h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="first")
+    left, right = (nn.dense(net, h, CLASSES, name=name) for name in ("left", "right"))
+    return Classification().score(net, nn.add(net, left, right, name="sum"), batch)
 
 
 NETWORKS: dict[str, NetworkFunction] = {

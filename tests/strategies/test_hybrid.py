@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner import nn
-from runner.engine.graph import NetworkBuilder, NetworkFunction, Outputs
+from runner.engine.graph import NetworkFunction
 from runner.engine.run.session import scalar
 from runner.errors import ConfigError
 from runner.models import CifarConvNet, LeNet
@@ -16,9 +15,9 @@ from runner.optimizers import Adam, Momentum, Optimizer, Sgd
 from runner.strategies import Hybrid, Single, SyncData, Workload
 from runner.strategies.replica import shares
 from runner.strategies.sharded.network_parts import dense_passes
-from runner.tasks.classification import Classification, classifier
+from runner.tasks.classification import classifier
 from tests.all_pairs import all_pairs, slow_beyond
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, Chosen, dense, hybrid, workload_of
+from tests.strategies.networks import NETWORKS, Chosen, dense, hybrid, normalised_twice, workload_of
 from tests.strategies.training import (
     Array,
     Run,
@@ -37,14 +36,6 @@ from tests.strategies.training import (
 STEPS = 4
 
 ALL: dict[str, NetworkFunction] = {**NETWORKS, "hybrid": hybrid, "logistic": partial(hybrid, loss="logistic")}
-
-
-def normalised_between(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a network with batch normalisation below the dense layers and between them."""
-    h = nn.relu(net, nn.batch_norm(net, nn.conv(net, batch["x"], 3, 3, name="conv1"), name="norm1"), name="relu1")
-    h = nn.dense(net, nn.flatten(net, h, name="flat"), 5, name="fc1", bias=None)
-    h = nn.relu(net, nn.batch_norm(net, h, name="norm2"), name="relu2")
-    return Classification().score(net, nn.dense(net, h, CLASSES, name="fc2"), batch)
 
 
 def run(workload: Workload, **settings: Any) -> Run:
@@ -82,7 +73,7 @@ def test_gradients_below_the_dense_layers_can_be_combined_in_any_way(
     expect_same_run(found, single(workload_of(hybrid), STEPS), 1e-10)
 
 
-BETWEEN = workload_of(normalised_between)
+BETWEEN = workload_of(normalised_twice)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from runner.strategies.replica import shares
 from runner.tasks.classification import Classification
 from runner.tasks.regression import Regression
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import BATCH, CLASSES, Batch, hybrid, workload_of
+from tests.strategies.networks import BATCH, CLASSES, Batch, hybrid, read_twice, workload_of
 from tests.strategies.training import (
     Wires,
     begun,
@@ -111,12 +111,7 @@ def test_smaller_updates_send_the_same_bytes(scheme: str, fc_batch: int) -> None
 
 
 def test_the_input_of_two_dense_layers_is_exchanged_once() -> None:
-    def forked(net: NetworkBuilder, batch: Batch) -> Outputs:
-        h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="fc1")
-        sides = [nn.dense(net, h, CLASSES, name=name) for name in ("left", "right")]
-        return Classification().score(net, ops.add(net.graph, *sides), batch)
-
-    workload = workload_of(forked, Sgd(), batch_size=4)
+    workload = workload_of(read_twice, Sgd(), batch_size=4)
     expected = gathered([2, 2], [1, 1], 36 * B, backward=False) + gathered([3, 3], [1, 1], 4 * B, backward=True)
     for j, i in ((0, 1), (1, 0)):
         expected[j, i] += loss_bytes([2, 2], [2, 1])[j, i] + 2 * B * (i == 0)

@@ -6,16 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner import nn
 from runner.engine.compile.program import Program
-from runner.engine.graph import DeviceName, LayerStamp, NetworkBuilder, Outputs, Tensor
+from runner.engine.graph import DeviceName, LayerStamp, Tensor
 from runner.errors import ConfigError
 from runner.optimizers import Adam, Momentum
 from runner.strategies import ModelParallel, Workload
 from runner.strategies.replica import shares
-from runner.tasks.classification import Classification
 from tests.all_pairs import all_pairs
-from tests.strategies.networks import BATCH, CLASSES, NETWORKS, Batch, branched, hybrid, workload_of
+from tests.strategies.networks import BATCH, NETWORKS, branched, hybrid, read_twice, workload_of
 from tests.strategies.training import (
     Placed,
     Run,
@@ -127,13 +125,6 @@ def test_products_of_rows_are_summed_in_the_order_of_the_workers_and_the_bias_is
     readers = [node.name for node in graph.consumers()[Tensor("fc2/bias")] if not node.name.startswith("update/")]
     assert [name for name in readers if graph.nodes[name].op == "add"] == ["train/fc2/add", "eval/fc2/add"]
     assert total[0] in graph.nodes["train/fc2/add"].inputs
-
-
-def read_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a dense layer and the sum of two other dense layers that read its output."""
-    h = nn.dense(net, nn.flatten(net, batch["x"], name="flat"), 6, name="first")
-    left, right = (nn.dense(net, h, CLASSES, name=name) for name in ("left", "right"))
-    return Classification().score(net, nn.add(net, left, right, name="sum"), batch)
 
 
 def test_columns_are_gathered_once_for_all_whole_layers_and_once_for_each_shard() -> None:

@@ -5,15 +5,22 @@ from functools import cache
 import numpy as np
 import pytest
 
-from runner import nn
 from runner.engine.graph import NetworkBuilder, Outputs, ops
 from runner.optimizers import Momentum, Sgd
 from runner.strategies import Single, Strategy, SyncData
 from runner.strategies.collectives import COMBINES
 from runner.strategies.replica import shares
 from runner.strategies.synchronous.batch_statistics import STATISTICS
-from runner.tasks.classification import Classification
-from tests.strategies.networks import BATCH, CLASSES, Batch, Examples, batch_normalised, convolved, workload_of
+from tests.strategies.networks import (
+    BATCH,
+    DECAY,
+    Batch,
+    Examples,
+    batch_normalised,
+    convolved,
+    normalised_twice,
+    workload_of,
+)
 from tests.strategies.training import (
     Run,
     Weights,
@@ -27,18 +34,6 @@ from tests.strategies.training import (
 )
 
 STEPS = 4
-DECAY = 0.8
-
-
-def normalised_twice(net: NetworkBuilder, batch: Batch) -> Outputs:
-    """Build a network that normalises images after a convolution and features after a dense layer."""
-    h = nn.conv(net, batch["x"], 3, 3, name="conv1", bias=None)
-    h = nn.flatten(net, nn.relu(net, nn.batch_norm(net, h, name="norm1", decay=DECAY), name="relu1"), name="flat")
-    h = nn.dense(net, h, 5, name="fc1", bias=None)
-    h = nn.relu(net, nn.batch_norm(net, h, name="norm2", epsilon=1e-3), name="relu2")
-    return Classification().score(net, nn.dense(net, h, CLASSES, name="fc2"), batch)
-
-
 CHANNELS = {"norm1": 3, "norm2": 5}
 
 
