@@ -43,6 +43,12 @@ def workload(dtype: str) -> Workload:
     return workload_of(two_layers, Momentum(weight_decay=1e-3), batch_size=6, dtype=dtype)
 
 
+def even_workload(microbatches: int = 1) -> Workload:
+    """Return a workload whose large layer has weights with dimensions that are multiples of 32."""
+    even = partial(two_layers, inner=1056, columns=1024)
+    return workload_of(even, Momentum(), batch_size=24, microbatches=microbatches, dtype="bfloat16")
+
+
 @pytest.fixture(scope="module")
 def in_pieces() -> Registry:
     """Return a registry without the kernel that computes a product within an update."""
@@ -57,16 +63,15 @@ def in_pieces() -> Registry:
     return registry
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_weights_equal_those_of_separate_updates(in_pieces: Registry, dtype: str) -> None:
-    fused, _ = trained(Single(), workload(dtype), STEPS)
-    apart, _ = trained(Single(), workload(dtype), STEPS, registry=in_pieces)
-    start, _ = trained(Single(), workload(dtype), 0)
+@pytest.mark.parametrize("made", [workload("float32"), workload("bfloat16"), even_workload()])
+def test_weights_equal_those_of_separate_updates(in_pieces: Registry, made: Workload) -> None:
+    (fused, _), (apart, _) = (trained(Single(), made, STEPS, registry=each) for each in (None, in_pieces))
+    start, _ = trained(Single(), made, 0)
     assert list(fused) == list(apart)
     for name, weights in apart.items():
-        largest = np.abs(weights).max()
-        assert np.abs(fused[name] - weights).max() <= TOLERANCE[dtype] * largest, name
-        assert np.abs(start[name] - weights).max() > 10 * TOLERANCE[dtype] * largest, f"{name} did not move"
+        tolerance = TOLERANCE[made.dtype] * np.abs(weights).max()
+        assert np.abs(fused[name] - weights).max() <= tolerance, name
+        assert np.abs(start[name] - weights).max() > 10 * tolerance, f"{name} did not move"
 
 
 def train_plan(dtype: str, registry: Registry | None = None) -> DevicePlan:
@@ -90,18 +95,6 @@ def test_no_instruction_writes_the_gradient(dtype: str) -> None:
     assert INNER * COLUMNS * 4 >= SMALLEST_BYTES
     update = writers[-1]
     assert (update.op, update.library) == ("matmul_elementwise", "llvm")
-
-
-def even_workload(microbatches: int = 1) -> Workload:
-    """Return a workload whose large layer has weights with dimensions that are multiples of 32."""
-    even = partial(two_layers, inner=1056, columns=1024)
-    return workload_of(even, Momentum(), batch_size=24, microbatches=microbatches, dtype="bfloat16")
-
-
-def test_even_layers_equal_those_of_separate_updates(in_pieces: Registry) -> None:
-    (fused, _), (apart, _) = (trained(Single(), even_workload(), STEPS, registry=each) for each in (None, in_pieces))
-    for name, weights in apart.items():
-        assert np.abs(fused[name] - weights).max() <= TOLERANCE["bfloat16"] * np.abs(weights).max(), name
 
 
 @pytest.mark.parametrize(
