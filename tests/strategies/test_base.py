@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.engine.graph import Constant, Graph, NetworkBuilder, Outputs, Tensor, TensorSpec
+from runner.engine.graph import Constant, Graph, NetworkBuilder, Outputs, Tensor
 from runner.errors import RunnerError
 from runner.optimizers import Momentum, Sgd
 from runner.strategies import AsyncData, Hybrid, ModelParallel, Single, Strategy, SyncData
@@ -20,7 +20,6 @@ from tests.strategies.training import (
     expect_same_bits,
     expect_same_run,
     opened,
-    single,
     trained,
 )
 
@@ -151,12 +150,6 @@ def test_a_parameter_on_which_the_loss_does_not_depend_keeps_its_value(strategy:
     assert weights["idle/weights"].tolist() == [2.0, 2.0, 2.0]
 
 
-def test_variables_have_the_dtype_of_the_workload() -> None:
-    program = Single().build(workload_of(dense, Momentum(), batch_size=7, dtype="float32"))
-    assert {spec.dtype for spec in program.variables.values()} == {"float32"}
-    assert program.variables["fc1/weights"] == TensorSpec((36, 8), "float32")
-
-
 def loss_and_gradients(weights: Weights, x: Array, y: Array) -> tuple[float, float, dict[str, Array]]:
     """Return mean loss, accuracy and the gradient of every parameter of the dense network, computed with NumPy."""
     layers = ["fc1", "fc2", "fc3"]
@@ -192,15 +185,6 @@ def test_a_step_is_gradient_descent_on_the_mean_loss(microbatches: int) -> None:
             for name, gradient in gradients.items():
                 step_taken = before[name] - 0.1 / (1 + step) * gradient
                 np.testing.assert_allclose(after[name], step_taken, rtol=1e-10, atol=1e-14)
-
-
-@pytest.mark.parametrize("microbatches", [2, 13])
-@pytest.mark.parametrize("network", ["dense", "convolutional", "dropped_out"])
-def test_microbatches_change_rounding_only(network: str, microbatches: int) -> None:
-    workload = workload_of(network, Momentum())
-    whole, cut = single(workload, 3), single(workload, 3, microbatches)
-    expect_same_run(whole, cut, 1e-10)
-    assert difference(whole[0], cut[0]) > 0
 
 
 def test_single_sends_nothing() -> None:

@@ -189,12 +189,6 @@ def test_buckets_hold_consecutive_gradients_up_to_the_limit(sizes: list[int], li
         assert filled + sizes[following.start] > room
 
 
-def test_buckets_become_smaller_towards_the_end() -> None:
-    assert in_buckets([10] * 32, 160) == [range(16), range(16, 24), range(24, 28), range(28, 30), range(30, 32)]
-    assert in_buckets([10] * 32, 80)[:3] == [range(8), range(8, 16), range(16, 24)]
-    assert in_buckets([10] * 3, 0) == [range(1), range(1, 2), range(2, 3)]
-
-
 # ``sync_data`` with compression: half the bytes, and identical replicas.
 
 

@@ -95,16 +95,6 @@ def test_all_nodes_of_a_layer_are_on_one_device(network: str) -> None:
     assert len(set().union(*devices.values())) > 1
 
 
-def test_a_variable_is_on_the_device_of_its_slots_and_its_updates() -> None:
-    program = program_of("dense", ModelParallel(workers=2, constraints=LAYERS["dense"]))
-    for node in program.graph:
-        if node.op == "assign":
-            assert node.device == program.graph.nodes[node.inputs[0].node].device
-    for name in program.variables:
-        worker = 0 if name.startswith("fc1") else 1
-        assert program.graph.nodes[name].device == worker_device(worker), name
-
-
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [

@@ -13,11 +13,11 @@ from runner.engine.graph import Constant, Expr, NetworkBuilder, NetworkFunction,
 from runner.errors import ConfigError
 from runner.fields import Field
 from runner.optimizers import Lbfgs, Momentum
-from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, Single, SyncData, Workload
+from runner.strategies import AsyncData, Hybrid, ModelParallel, Sandblaster, SyncData, Workload
 from runner.tasks.classification import Classification
 from runner.tasks.regression import Regression
 from tests.strategies.networks import TEST_BATCH, Batch, Source
-from tests.strategies.training import Placed, begun, expect_like_single, rate_of
+from tests.strategies.training import Placed, expect_like_single
 
 FIELDS = {"x": Field((5,)), "y": Field((2,)), "kind": Field((), "int64")}
 
@@ -144,18 +144,6 @@ def test_strategies_train_any_task_like_single(name: str, network: str) -> None:
     found = expect_like_single(strategy, workload, Table(12))
     assert found.metrics[0].keys() == names
     assert found.scores[0].keys() >= {*names, "mask"}
-
-
-def test_regression_equals_its_formula() -> None:
-    workload = Workload(regression, MOMENTUM, FIELDS, "float64", 7, 12, TEST_BATCH)
-    with begun(Single(), workload, source=Table(12)) as trainer:
-        w = trainer.weights()
-        rows = Table(12).read("train", 0, 0, 12)
-        hidden = np.maximum(rows["x"] @ w["fc1/weights"] + w["fc1/bias"], 0)
-        error = hidden @ w["fc2/weights"] + w["fc2/bias"] - rows["y"]
-        found = trainer.step_driver.update(0, rate_of(0, "float64"))
-    assert float(found["loss"]) == pytest.approx((error**2).mean(), rel=1e-12)
-    assert float(found["mae"]) == pytest.approx(np.abs(error).mean(), rel=1e-12)
 
 
 Losses = Callable[[NetworkBuilder, Expr, Batch], Tensor]

@@ -26,7 +26,6 @@ from tests.strategies.training import (
     bytes_on_links,
     compiled,
     expect_same_run,
-    sends_of,
     single,
     trained,
 )
@@ -135,11 +134,6 @@ def test_without_trained_layers_below_no_gradients_of_images_are_sent() -> None:
     images += loss_bytes([2, 2], [2, 1])
     images[1, 0] += 2 * B
     assert bytes_on_links(program) == images
-
-
-def test_a_worker_receives_each_tensor_once() -> None:
-    keys = [node.attributes["key"] for node in sends_of(Hybrid(workers=3, scheme="c").build(workload_for()))]
-    assert len(keys) == len(set(keys))
 
 
 def ancestors(graph: Graph, names: set[str]) -> set[str]:

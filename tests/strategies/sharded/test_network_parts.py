@@ -14,10 +14,10 @@ from runner.strategies import Hybrid
 from runner.strategies.layer_names import shard_name, shard_of
 from runner.strategies.replica import shares
 from runner.strategies.sharded.blueprint import BY_UNIT, Blueprint
-from runner.strategies.sharded.layer_cuts import Way, cut_layers, dense_layers
+from runner.strategies.sharded.layer_cuts import Way, cut_layers
 from runner.strategies.sharded.network_parts import SCHEMES, Examples, Parts, dense_passes, updates_per_batch
 from runner.tasks.classification import Classification
-from tests.strategies.networks import CLASSES, NETWORKS, Batch, branched, dropped_out, hybrid, workload_of
+from tests.strategies.networks import CLASSES, Batch, branched, dropped_out, hybrid, workload_of
 
 
 def blueprint_of(network: NetworkFunction, *, training: bool = True) -> Blueprint:
@@ -40,10 +40,6 @@ def test_a_network_is_split_at_its_first_dense_layer_and_its_loss(training: bool
     assert layers(parts.dense) == ["fc1", "relu2", *dropout, "fc2", "relu3", "fc3"]
     assert layers(parts.head) == ["loss"]
     assert parts.blueprint.graph.spec(parts.boundary).shape == (4, 8)
-
-
-def test_a_dense_network_only_flattens_images_below_its_dense_layers() -> None:
-    assert layers(parts_of(NETWORKS["dense"]).body) == ["flat"]
 
 
 def convolved(net: NetworkBuilder, batch: Batch) -> Outputs:
@@ -185,20 +181,11 @@ def test_passes_divide_every_share_into_consecutive_parts(scheme: str, workers: 
         assert totals == expected
 
 
-def test_in_scheme_c_workers_have_equally_many_examples_up_to_rounding() -> None:
-    for counts in sizes(dense_passes("c", 30, 4, 10)):
-        assert max(counts) - min(counts) <= 1
-
-
 # Other layers that are sharded if the dense layers next to them are sharded.
 
 
 def ways(network: NetworkFunction, **asked: Way) -> dict[str, Way]:
     return {layer: cut.way for layer, cut in cut_layers(blueprint_of(network), asked, 3).items()}
-
-
-def test_dense_layers_are_named_in_order() -> None:
-    assert dense_layers(blueprint_of(hybrid)) == ["fc1", "fc2", "fc3"]
 
 
 def test_element_wise_layers_after_a_column_layer_are_sharded_like_it() -> None:

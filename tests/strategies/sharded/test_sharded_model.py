@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runner.engine.compile.program import Program
-from runner.engine.graph import DeviceName, LayerStamp, Tensor
+from runner.engine.graph import LayerStamp, Tensor
 from runner.errors import ConfigError
 from runner.optimizers import Adam, Momentum
 from runner.strategies import ModelParallel, Workload
@@ -95,18 +95,6 @@ def test_lower_precision_differs_by_rounding(dtype: str, tolerance: float) -> No
 def program_of(workers: int, shard: dict[str, str], **constraints: int) -> Program:
     strategy = ModelParallel(workers=workers, shard=shard, constraints=constraints)
     return Placed(strategy).build(workload_of(hybrid, Momentum()))
-
-
-def test_parts_of_variables_are_on_the_workers_in_order() -> None:
-    graph = program_of(3, WAYS["column, row"]).graph
-    found = {
-        (DeviceName.parse(node.device).task, node.outputs[0].shape)
-        for node in graph
-        if node.op == "variable" and node.layer is not None and node.layer.name.startswith("fc1/")
-    }
-    assert found == {(j, shape) for j, u in enumerate((3, 2, 2)) for shape in ((FEATURES, u), (u,))}
-    rows = {node.outputs[0].shape for node in graph if node.name.startswith("fc2/weights") and node.op == "variable"}
-    assert rows == {(3, 5), (2, 5)}
 
 
 def test_shards_are_placed_in_order_and_a_sum_is_on_the_device_of_its_reader() -> None:

@@ -186,10 +186,6 @@ def test_processes_with_emulated_delays_equal_single_over_the_shares_that_counte
     expect_same_run((weights, history), expected)
 
 
-def test_without_backup_workers_one_client_trains_on_all_shares() -> None:
-    assert set(backed(3, 0, 2).build(workload_of("dense")).clients) == {"init", "train", "eval", "save", "restore"}
-
-
 def test_a_late_share_is_dropped_and_its_worker_joins_the_running_step() -> None:
     with running(backed(2, 1), workload_of("dense", batch_size=12), late(0, {1: 16.0})) as run:
         run.train(range(6))

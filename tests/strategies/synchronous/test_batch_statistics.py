@@ -38,9 +38,9 @@ CHANNELS = {"norm1": 3, "norm2": 5}
 
 
 @cache
-def sync(workers: int, statistics: str, dtype: str = "float64", combine: str = "sharded_reduce") -> Run:
+def sync(workers: int, statistics: str, combine: str = "sharded_reduce") -> Run:
     strategy = SyncData(**combined_by(combine, workers), statistics=statistics)
-    return trained(strategy, workload_of(normalised_twice, dtype=dtype), STEPS)
+    return trained(strategy, workload_of(normalised_twice), STEPS)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,6 @@ def test_pooled_statistics_equal_single(workers: int, combine: str) -> None:
     found = sync(workers, "pooled", combine=combine)
     assert {"norm1/moving_mean", "norm1/moving_variance", "norm2/moving_mean", "norm2/moving_variance"} <= set(found[0])
     expect_same_run(found, single(workload_of(normalised_twice), STEPS), 1e-10)
-
-
-def test_pooled_statistics_in_float32_equal_single_up_to_rounding() -> None:
-    found = sync(3, "pooled", "float32")
-    assert found[0]["norm1/moving_mean"].dtype == np.float32
-    expect_same_run(found, single(workload_of(normalised_twice, dtype="float32"), STEPS), 1e-5)
 
 
 def test_pooled_statistics_normalise_shares_of_one_example() -> None:
