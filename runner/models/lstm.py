@@ -1,10 +1,9 @@
 """Recurrent networks for language: an embedding of words and long short-term memory (LSTM) layers."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
 
 from runner import nn
-from runner.bounds import Bounds, Count, Rate, SmallCount
+from runner.bounds import Count, Rate, Real, SmallCount
 from runner.engine.graph import NetworkBuilder, Tensor, Uniform
 from runner.errors import require
 from runner.models.base import SequenceModel
@@ -26,7 +25,7 @@ class Lstm(SequenceModel):
     units: list[Count] = field(default_factory=lambda: [512, 512])
     embedding: Count = 512
     dropout: Rate = 0.0
-    forget_bias: Annotated[float, Bounds(-1e38, 1e38)] = 1.0
+    forget_bias: Real = 1.0
     init_scale: Rate = 0.05
     chunks: SmallCount = 1
 

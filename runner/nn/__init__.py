@@ -24,6 +24,5 @@ from runner.nn.windows import (
     conv_transpose,
     global_avg_pool,
     max_pool,
-    place,
     zero_padded_shortcut,
 )

@@ -188,7 +188,6 @@ class Strategy(ABC):
                 f"optimizer={facts.optimizer.name} with parallelism={self.name}: only single and sandblaster support "
                 "a line search; use one of them, or another optimizer"
             )
-
         if facts.optimizer.lazy and not self.keeps_rows:
             yield (
                 f"optimizer.lazy=true with parallelism={self.name}: gradients of tables have the size of the table, so "

@@ -104,6 +104,6 @@ class Classification(Task):
         return float(np.log(self.outputs(fields))) * max(self.class_weights or [1.0])
 
 
-def classifier(model: Model, classes: int, loss: str = "softmax") -> NetworkFunction:
+def classifier(model: Model, classes: int) -> NetworkFunction:
     """Return the network of a model over this number of classes, without a configuration."""
-    return Classification(loss=loss).network(model, labelled((), tuple(map(str, range(classes)))))
+    return Classification().network(model, labelled((), tuple(map(str, range(classes)))))

@@ -87,14 +87,14 @@ STEP = 1e-6
 
 
 def network(
-    model: Model, *shape: int, classes: int = 10, examples: int = 2, training: bool = True, loss: str = "softmax"
+    model: Model, *shape: int, classes: int = 10, examples: int = 2, training: bool = True
 ) -> tuple[Bench, Outputs]:
     """Build ``model`` on random float64 images of shape (C, H, W); the label of example i is i modulo ``classes``."""
     rng = np.random.default_rng(7)
     b = bench(rng.standard_normal((examples, *shape)), training=training, step=3)
     labels = ops.placeholder(b.net.graph, (examples,), "int64", name="y")
     b.feeds[labels] = np.arange(examples) % classes
-    return b, classifier(model, classes, loss)(b.net, {"x": b.x, "y": labels})
+    return b, classifier(model, classes)(b.net, {"x": b.x, "y": labels})
 
 
 def parameter_count(b: Bench) -> int:

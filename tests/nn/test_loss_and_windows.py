@@ -16,8 +16,8 @@ from runner.engine.graph.network import COUNTED
 from runner.errors import ConfigError
 from runner.fields import Field, labelled
 from runner.models import Mlp, Model
-from runner.nn import Padding, place
-from runner.tasks.classification import Classification, classifier
+from runner.nn.windows import Padding, place
+from runner.tasks.classification import Classification
 from runner.tasks.regression import Regression
 from runner.testing import check_gradients
 from tests.nn.support import Array, Bench, bench, normal
@@ -288,7 +288,7 @@ def test_the_losses_of_auxiliary_heads_are_added_in_training_only(loss: str, tra
     b = bench(LOGITS, training=training)
     labels = ops.placeholder(b.net.graph, LABELS.shape, "int64", name="y")
     b.feeds[labels] = LABELS
-    outputs = classifier(TwoHeads(), 4, loss)(b.net, {"x": b.x, "y": labels})
+    outputs = Classification(loss=loss).network(TwoHeads(), FOUR_CLASSES)(b.net, {"x": b.x, "y": labels})
     logits = [b.value(b.net.layer_outputs[name]) for name in ("fc", "aux_fc")]
     main, auxiliary = ({"softmax": log_loss, "logistic": logistic}[loss](each) for each in logits)
     expected = main + 0.25 * auxiliary if training else main
@@ -312,7 +312,7 @@ def test_a_task_that_ignores_auxiliary_heads_is_refused() -> None:
             return Outputs(ops.reduce_sum(net.graph, prediction, axes=(1,)), {"accuracy": prediction}, {}, prediction)
 
     b = bench(LOGITS)
-    network = Ignorant(name="ignorant").network(TwoHeads(), labelled((4,), tuple("abcd")))
+    network = Ignorant(name="ignorant").network(TwoHeads(), FOUR_CLASSES)
     with pytest.raises(ConfigError) as caught:
         network(b.net, {"x": b.x})
     assert str(caught.value) == (
