@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy import special
 
 from runner import nn
-from runner.engine.graph import Constant, NetworkBuilder, ShapeError, Tensor, gradients, ops
+from runner.engine.graph import Constant, NetworkBuilder, ShapeError, Tensor
 from runner.errors import ConfigError
 from tests.nn.support import Array, Bench, bench, images, initial_values, names, normal
 
@@ -95,13 +95,6 @@ class TestDense:
 
 
 class TestPooling:
-    def test_output_is_the_maximum_of_every_window(self) -> None:
-        x = normal(2, 3, 6, 7)
-        b = bench(x)
-        y = b.value(nn.max_pool(b.net, b.x, 3, name="p", stride=2))
-        expected = sliding_window_view(x, (3, 3), axis=(2, 3))[:, :, ::2, ::2].max(axis=(4, 5))
-        assert (y == expected).all()
-
     def test_stride_is_the_window_unless_given(self) -> None:
         b = bench(images(1, 1, 9, 7))
         assert b.shape(nn.max_pool(b.net, b.x, 3, name="p")) == (1, 1, 3, 2)
@@ -256,13 +249,6 @@ class TestWhatStrategiesAndExplainRead:
         assert net.layer_outputs["fc1"] == h
         assert all(v.layer is not None and v.name.startswith(f"{v.layer.name}/") for v in net.variables)
 
-    def test_only_weights_decay(self) -> None:
-        b = bench(images(2, 3, 8, 8))
-        h = nn.conv(b.net, b.x, 4, 3, name="conv1")
-        nn.dense(b.net, nn.flatten(b.net, h, name="flat"), 10, name="fc1")
-        assert [v.name for v in b.net.variables if v.decayed] == ["conv1/weights", "fc1/weights"]
-        assert names(b.net.variables.trainable) == ["conv1/weights", "conv1/bias", "fc1/weights", "fc1/bias"]
-
 
 def kind_of(b: Bench, name: str) -> str:
     stamp = b.net.graph.nodes[b.net.layer_outputs[name].node].layer
@@ -280,22 +266,6 @@ class TestZeroPaddedShortcut:
         assert (y[:, :3] == x[:, :, ::stride, ::stride]).all()
         assert not y[:, 3:].any()
         assert kind_of(b, "s") == "shape"
-
-    def test_fits_a_convolution_of_the_same_stride(self) -> None:
-        for side in range(1, 8):
-            b = bench(images(1, 2, side, side + 1))
-            branch = nn.conv(b.net, b.x, 4, 3, stride=2, padding=1, name="c")
-            assert b.shape(nn.zero_padded_shortcut(b.net, b.x, 4, stride=2, name="s")) == b.shape(branch)
-
-    def test_gradient_goes_back_to_the_selected_pixels(self) -> None:
-        x = normal(1, 2, 4, 4)
-        b = bench(x)
-        graph = b.net.graph
-        y = nn.zero_padded_shortcut(b.net, b.x, 5, stride=2, name="s")
-        (dx,) = gradients(graph, [ops.reduce_sum(graph, y)], [b.x])
-        expected = np.zeros_like(x)
-        expected[:, :, ::2, ::2] = 1.0
-        assert (b.value(dx) == expected).all()
 
 
 TOO_SMALL = (

@@ -66,17 +66,6 @@ def test_losses_match_the_formula_and_gradients_are_response_minus_truth(
     np.testing.assert_allclose(b.value(found), response(LOGITS) - np.eye(4)[LABELS], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("loss", ["softmax", "logistic"])
-def test_predictions_are_the_largest_logits_and_hits_match_labels(loss: str) -> None:
-    b, outputs = classified(loss)
-    predictions, correct = b.values(outputs.collected["predictions"], outputs.metrics["accuracy"])
-    assert predictions.dtype == np.int64
-    assert correct.dtype == LOGITS.dtype
-    assert (predictions == LOGITS.argmax(axis=1)).all()
-    assert (correct == (predictions == LABELS)).all()
-    assert 0 < correct.sum() < 5
-
-
 WEIGHTS = [0.5, 2.0, 0.25, 1.5]
 SETTINGS: dict[str, dict[str, Any]] = {
     "smoothed": {"label_smoothing": 0.1},
@@ -149,13 +138,6 @@ def test_settings_that_do_not_fit_the_loss_are_refused(settings: dict[str, Any],
         check_gradients(Classification(**settings).network(Mlp(hidden=[5]), FOUR_CLASSES), fields=FOUR_CLASSES)
 
 
-def test_the_loss_is_a_layer_of_kind_loss() -> None:
-    b, outputs = classified("softmax")
-    stamp = b.net.graph.nodes[outputs.losses.node].layer
-    assert (stamp.name, stamp.kind) == ("loss", "loss")
-    assert b.net.layer_outputs["loss"] == outputs.losses
-
-
 SIDES = st.integers(1, 40)
 WINDOWS = st.integers(1, 7)
 STRIDES = st.integers(1, 5)
@@ -165,14 +147,6 @@ def count(side: int, window: int, stride: int, padding: Padding, *, ceil: bool =
     """Return the number of windows along one side, computed as in the ops."""
     placed = place((side, side), window, stride, padding, ceil=ceil)
     return (side + placed.padding[0] + placed.padding[1] - window) // stride + 1
-
-
-@pytest.mark.parametrize(
-    ("padding", "expected"),
-    [("valid", (0, 0, 0, 0)), (2, (2, 2, 2, 2)), ((1, 2, 3, 0), (1, 2, 3, 0)), ([0, 1, 0, 1], (0, 1, 0, 1))],
-)
-def test_padding_is_used_as_written(padding: Padding, expected: tuple[int, ...]) -> None:
-    assert place((9, 9), 3, 1, padding).padding == expected
 
 
 def test_rows_and_columns_are_padded_separately() -> None:
