@@ -80,13 +80,15 @@ def _nodes_on_path(graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> 
         found = {tensor.node for tensor in graph.nodes[stack.pop()].inputs} - needed
         needed |= found
         stack += found
-    forward = {x.node for x in xs}
+    forward, on_path = set(xs), dict[str, None]()
     # Visit only the nodes that the ys depend on, because a graph can contain a thousand replicas.
-    on_path = sorted(needed, key=graph.position)
-    for name in on_path:
-        if any(tensor.node in forward and graph.spec(tensor).is_float for tensor in graph.nodes[name].inputs):
-            forward.add(name)
-    return {name: None for name in on_path if name in forward}
+    for name in sorted(needed, key=graph.position):
+        node = graph.nodes[name]
+        if any(tensor in forward and graph.spec(tensor).is_float for tensor in node.inputs):
+            forward.update(node.tensors)
+        if not forward.isdisjoint(node.tensors):
+            on_path[name] = None
+    return on_path
 
 
 def _expect_like(graph: Graph, node: Node, tensor: Tensor, partial: Tensor) -> None:

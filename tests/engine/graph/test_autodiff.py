@@ -60,8 +60,9 @@ def test_grad_ys_are_weights_of_the_ys() -> None:
         ("other = input(4); y = square(x); m = mul(other, y)", "y", "x other", "other"),
         ("y = square(x); later = exp(y)", "x", "later", "later"),
         ("low, high = split(x, axis=0, sizes=(2, 2)); y = square(high)", "y", "low high", "low"),
+        ("low, high = split(x, axis=0, sizes=(2, 2)); y = truncate_to_bfloat16(high)", "y", "low", "low"),
     ],
-    ids=["an unused tensor", "a tensor that depends on y", "another output of the same node"],
+    ids=["an unused tensor", "a tensor that depends on y", "another output of the same node", "a rounded output"],
 )
 def test_tensor_that_y_does_not_depend_on_has_no_gradient(text: str, y: str, xs: str, missing: str) -> None:
     parsed = Text.parse(f"x = input(4); {text}")
