@@ -78,8 +78,8 @@ def _folded(node: Node, sources: Sequence[Node], registry: Registry) -> Node:
         return node
     try:
         table = _compute(node, [_array(source) for source in sources], node.outputs[0], registry)
-    except IndexError:
-        return node  # The step raises this error, which then names the node.
+    except Exception:  # noqa: BLE001 - a step that cannot compute the node raises an error that names it
+        return node
     is_uniform = table.size > 0 and table.tobytes() == table.flat[0].tobytes() * table.size
     if is_uniform and _fits_a_fill(table.flat[0]):
         return _replaced(node, "fill", float(table.flat[0]))

@@ -10,6 +10,8 @@ from runner.engine.compile.passes.constant_folding import MAX_BYTES, REARRANGING
 from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.graph import ops
 from runner.engine.graph.verify import verify
+from runner.kernels.contract import FLOATS, Kernel
+from runner.kernels.functions import arrange_plain, function_kernel
 from runner.kernels.registry import Registry
 from tests.engine.compile.passes.graph_text import Array, Case, Text, assert_unchanged, check
 from tests.op_cases import CASES
@@ -144,3 +146,22 @@ def test_fills_are_concatenated_and_split_without_a_kernel(registry: Registry) -
 def test_node_with_an_index_out_of_range_is_kept(registry: Registry) -> None:
     case = Case(f"a = {table(SIX, 'float32')}; i = {fill(6.0, 1, dtype='int64')}; y = gather(a, i)")
     check(case, partial(fold_constants, registry=registry), same_bits=False)
+
+
+def refuse(x: Array) -> Array:
+    raise ValueError("the step reports this error with the name of the node")
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        Kernel("exp", "cpu", "other", 0, FLOATS, arrange_plain, lambda *_: pytest.fail("no reference kernel")),
+        function_kernel("exp", refuse),
+        function_kernel("exp", lambda x: x.astype(np.float64)),
+    ],
+    ids=["of another library", "that fails", "of a wrong dtype"],
+)
+def test_op_with_only_this_kernel_is_kept(kernel: Kernel) -> None:
+    registry = Registry()
+    registry.add(kernel)
+    check(Case(f"a = {table(SIX, 'float32')}; y = exp(a)"), partial(fold_constants, registry=registry))
