@@ -305,9 +305,9 @@ def _products() -> None:
 def _convolutions() -> None:
     """Add convolutions with several or partial tiles, with windows larger than images, and without examples."""
 
-    def weights(geometry: Attributes, x: Shape, w: Shape, y: Shape, dtype: str = PRECISION) -> None:
+    def weights(geometry: Attributes, x: Shape, w: Shape, y: Shape) -> None:
         inputs = [spread(*shape, scale=0.1) for shape in (y, x)]
-        add("conv2d_weight_bias_gradient", {**geometry, "weight_shape": w, "dtype": dtype}, *inputs)
+        add("conv2d_weight_bias_gradient", {**geometry, "weight_shape": w, "dtype": PRECISION}, *inputs)
 
     many = {**ONE_STEP, "strides": (2, 1), "padding": (1, 2, 2, 1)}
     add("conv2d", many, spread(15, 10, 9, 8, scale=0.1), spread(70, 10, 3, 3, scale=0.1))

@@ -34,7 +34,7 @@ STRAIGHT = fake_kernel("convert", converting({*VIA_PLAIN, (REVERSED, MASKED)}))
 NEG = fake_kernel("neg", always(REVERSED, REVERSED))
 EXP = fake_kernel("exp", always(MASKED, MASKED))
 TANH = fake_kernel("tanh", always(REVERSED, MASKED))
-FOLLOW = fake_kernel("add", following())
+FOLLOW = fake_kernel("add", following)
 SENT, RECEIVED = (
     f"send({{}}, key='k', destination='{CPU_1}')",
     f"r = recv(key='l', source='{CPU_1}', shape=(2, 3), dtype='float64')",

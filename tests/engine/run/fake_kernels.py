@@ -73,14 +73,10 @@ def always(inputs: Tags, outputs: Tags, *, scratch_bytes: int = 0, in_place: Pai
     return arrange
 
 
-def following(*, in_place: Pairs = ()) -> Arrange:
-    """Return an arrange function that requests, for all operands, the first offered layout that is not plain."""
-
-    def arrange(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement:
-        tag = next((each.tag for each in offered if each and each.tag), PLAIN)
-        return Arrangement(_each(tag, ins), _each(tag, outs), 0, tuple(in_place))
-
-    return arrange
+def following(attributes: Attributes, ins: Specs, outs: Specs, offered: Offered) -> Arrangement:
+    """Request, for all operands, the first offered layout that is not plain."""
+    tag = next((each.tag for each in offered if each and each.tag), PLAIN)
+    return Arrangement(_each(tag, ins), _each(tag, outs))
 
 
 def converting(pairs: Collection[tuple[str, str]]) -> Arrange:
@@ -228,7 +224,7 @@ def _random_arrange(seed: int, op: str) -> Arrange:
         if manner == "refuse":
             return None
         if manner == "follow":
-            followed = following()(attributes, ins, outs, offered)
+            followed = following(attributes, ins, outs, offered)
             assert followed is not None
             inputs, outputs = followed.inputs, followed.outputs
         else:

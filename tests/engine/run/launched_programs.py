@@ -14,20 +14,20 @@ from runner.errors import RunnerError
 SIZE = 3
 
 
-def tally(workers: int = 2) -> Program:
-    """Return a program with a variable ``total`` on a server and a variable ``own`` on each worker.
+def tally() -> Program:
+    """Return a program with a variable ``total`` on a server and a variable ``own`` on each of two workers.
 
     ``fetch_k`` copies the total to worker k; ``work_k`` sets own to own * 1.5 + k + 1 and fetches own; ``push_k`` sends
     own to the server, sets total to total / 2 + own and fetches total. The order of pushes changes the result.
     """
     graph = Graph()
     total = _variable(graph, server_device(0), "total")
-    owns = [_variable(graph, worker_device(k), f"own_{k}") for k in range(workers)]
+    owns = [_variable(graph, worker_device(k), f"own_{k}") for k in range(2)]
     started = tuple(_start(graph, each) for each in (total, *owns))
     clients = [Client("init", targets=started), Client("save", fetches={"total": total})]
     for k, own in enumerate(owns):
         clients += [_fetch(graph, total, own, k), _work(graph, own, k), _push(graph, total, own, k)]
-    return Program(graph, {client.name: client for client in clients}, {}, workers=workers, servers=1)
+    return Program(graph, {client.name: client for client in clients}, {}, workers=2, servers=1)
 
 
 def pushed(session: Clients, rounds: int) -> list[Finished]:

@@ -27,12 +27,12 @@ def on_gpus(workers: int, **more: float) -> Cluster:
     return local_cluster(workers, gpus=Gpus(tuple(range(workers))), collectives="nccl", **more)
 
 
-def parts_on(graph: Graph, devices: Sequence[str], name: str = "part") -> list[Tensor]:
+def parts_on(graph: Graph, devices: Sequence[str]) -> list[Tensor]:
     """Add a placeholder of four float32 numbers on each device; return the placeholders."""
     parts = []
     for k, device in enumerate(devices):
         with graph.device(device):
-            parts.append(ops.placeholder(graph, (4,), "float32", name=f"{name}_{k}"))
+            parts.append(ops.placeholder(graph, (4,), "float32", name=f"part_{k}"))
     return parts
 
 

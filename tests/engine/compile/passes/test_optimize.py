@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runner.engine.compile.passes.fusion_rules import RELU_GRADIENTS
 from runner.engine.compile.passes.matching import rewrite
-from runner.engine.compile.passes.optimize import Pass, default_passes, optimize
+from runner.engine.compile.passes.optimize import default_passes, optimize
 from runner.engine.compile.passes.rewriting import Roots
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph import Graph, Node, Tensor, local_cluster, ops
@@ -52,11 +52,11 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 
 
-def optimized(step: TrainingStep, passes: tuple[Pass, ...] = PASSES) -> Graph:
+def optimized(step: TrainingStep) -> Graph:
     """Apply passes; check that each result is legal, that no value changes, and that a second run changes nothing."""
-    graph, moved = optimize(step.graph, step.roots, passes, lambda name, result: verify(result))
+    graph, moved = optimize(step.graph, step.roots, PASSES, lambda name, result: verify(result))
     assert_unchanged(step.graph, graph, moved, step.fetches, step.feeds)
-    again, nothing = optimize(graph, step.roots.after(moved), passes)
+    again, nothing = optimize(graph, step.roots.after(moved), PASSES)
     assert (again.nodes, {t for t in nothing if t in step.roots.after(moved).fetches}) == (graph.nodes, set())
     return graph
 

@@ -53,18 +53,18 @@ def training_step(
     return TrainingStep(graph, Roots.of(fetches, client.targets), values_for(graph))
 
 
-def update_step(optimizer: Optimizer, shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> TrainingStep:
-    """Return the update, with weight decay, of weights that have the given shapes; the gradients are fed."""
+def update_step(optimizer: Optimizer, shapes: Sequence[tuple[int, ...]]) -> TrainingStep:
+    """Return the update, with weight decay, of float32 weights that have the given shapes; the gradients are fed."""
     graph = Graph()
     variables = Variables(graph, seed=0)
     pairs: list[tuple[Variable, Tensor]] = []
     for number, shape in enumerate(shapes):
         with graph.name_scope("placeholders"):
-            gradient = graph.add("placeholder", (), {"shape": shape, "dtype": dtype}, name=f"gradient_{number}")[0]
+            gradient = graph.add("placeholder", (), {"shape": shape, "dtype": "float32"}, name=f"gradient_{number}")[0]
         spec = graph.spec(gradient)
         weights = variables.get(f"fc{number}/weights", spec, Constant(0.0), decayed=True)
         pairs.append((weights, gradient))
-    learning_rate = graph.add("placeholder", (), {"shape": (), "dtype": dtype}, name="rate")[0]
+    learning_rate = graph.add("placeholder", (), {"shape": (), "dtype": "float32"}, name="rate")[0]
     step = graph.add("placeholder", (), {"shape": (), "dtype": "int64"}, name="step")[0]
     with graph.name_scope("update"):
         clipped = optimizer.clipped(graph, pairs)

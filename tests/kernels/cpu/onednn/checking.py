@@ -52,12 +52,11 @@ def check(
     tags: Sequence[str] | None = None,
     *,
     tolerance: float = TOLERANCE,
-    in_place: bool = False,
 ) -> Ran:
     """Run the oneDNN kernel on arrays in the layouts of ``tags`` and compare every output with the reference."""
     inputs = [Shaped.of(array) for array in arrays]
     offered = [layout(spec, tag) for spec, tag in zip(inputs, tags or [""] * len(inputs), strict=True)]
-    ran = run_node(kernel(op), attributes, arrays, offered, registry=kernels(), in_place=in_place)
+    ran = run_node(kernel(op), attributes, arrays, offered, registry=kernels())
     for came, wanted in zip(ran.outputs, exact(op, arrays, attributes), strict=True):
         assert_close(came, wanted, tolerance)
     for operand in ran.outputs_in_memory:
