@@ -79,7 +79,3 @@ def test_many_terms_are_added_from_left_to_right() -> None:
     terms = [np.full(1, value, np.float32) for value in (1e8, 1.0, -1e8, 1.0)]
     assert add_n(*terms).tolist() == [1.0]
     assert add_n(*reversed(terms)).tolist() == [0.0]
-
-
-def test_integers_are_summed_in_their_own_dtype() -> None:
-    assert reduce_sum(np.ones(3, np.int32), axes=(0,), keepdims=False).dtype == np.int32

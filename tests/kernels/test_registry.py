@@ -9,7 +9,7 @@ import pytest
 from runner.engine.graph import TensorSpec
 from runner.kernels.contract import Buffers, Choice, Kernel, KernelError, Layout, NativeCall, Operand, plain
 from runner.kernels.functions import arrange_plain, function_kernel
-from runner.kernels.memory import ALIGNMENT, allocate
+from runner.kernels.memory import allocate
 from runner.kernels.registry import Registry
 from tests.kernels.harness import arranged
 
@@ -160,14 +160,6 @@ def test_a_function_result_of_another_shape_or_dtype_is_an_error(result: object,
     call = _bound(lambda: result, [], [_operand(PAIR)])
     with pytest.raises(TypeError, match=rf"the kernel returned {came}, expected float32\[2\]"):
         call()
-
-
-def test_memory_begins_at_a_cache_line_and_is_zero() -> None:
-    assert allocate(0).nbytes == 0
-    for nbytes in (1, 63, 64, 1000):
-        memory = allocate(nbytes)
-        assert memory.ctypes.data % ALIGNMENT == 0
-        assert (memory.nbytes, memory.any()) == (nbytes, False)
 
 
 @pytest.mark.parametrize("spec", [PAIR, TensorSpec((), "int64"), TensorSpec((0, 3), "float64")])

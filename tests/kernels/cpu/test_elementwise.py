@@ -168,13 +168,6 @@ def test_bfloat16_is_rounded_once_with_ties_to_even() -> None:
     np.testing.assert_array_equal(twice.astype("float64"), [1 + 2 * last, 1 + last, 1, 1])
 
 
-@pytest.mark.parametrize("position", [0, 1])
-def test_a_scalar_operand_is_broadcast(position: int) -> None:
-    arrays = [awkward(0, (40,), "float32"), awkward(1, (40,), "float32")]
-    arrays[position] = np.float32(-0.75).reshape(())
-    assert_like_reference("sub", arrays)
-
-
 def assert_like_reference(op: str, arrays: list[Array]) -> None:
     """Require that the kernel gives the bits of the reference kernel."""
     with np.errstate(all="ignore"):

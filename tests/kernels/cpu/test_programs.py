@@ -148,8 +148,3 @@ def test_values_with_the_shape_of_a_wide_input_are_wide(case: Case) -> None:
     with np.errstate(all="ignore"):
         values = [*inputs, *evaluate(every, inputs)]
     assert case.program.widened(case.wide) == [value.shape == (3,) for value in values]
-
-
-def test_values_computed_from_scalars_and_literals_are_scalars() -> None:
-    program = parse("mul 1 #0.9; sub #1.0 2; add 0 3", 2, (4,))
-    assert program.widened([True, False]) == [True, False, False, False, True]

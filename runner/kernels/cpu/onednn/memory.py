@@ -56,7 +56,7 @@ def c_order(dims: Dims) -> list[int]:
     strides, step = [], 1
     for extent in reversed(dims):
         strides.append(step)
-        step *= max(extent, 1)
+        step *= extent
     return strides[::-1]
 
 

@@ -25,18 +25,6 @@ from tests.kernels.harness import Shaped, filled, holding
 Ints = tuple[int, ...]
 
 
-def test_a_tag_is_split_into_prefix_and_name() -> None:
-    assert memory.split_tag("aBcd16b") == ("", "aBcd16b")
-    assert memory.split_tag("g2:aBCde16c16b") == ("g2:", "aBCde16c16b")
-
-
-def test_a_prefix_defines_the_shape_for_onednn() -> None:
-    assert memory.viewed((6, 4), "") == (6, 4)
-    assert memory.viewed((6, 4), "t:") == (4, 6)
-    assert memory.viewed((6, 4, 3, 3), "g2:") == (2, 3, 4, 3, 3)
-    assert memory.viewed((6, 4), "u8:") == (6, 4)
-
-
 @pytest.mark.parametrize(
     ("name", "axis", "block"),
     [("aBcd16b", 1, 16), ("aBcd16b", 0, 1), ("ABcd16b16a", 0, 16), ("ABcd8b16a2b", 1, 16), ("acdb", 1, 1), ("", 1, 1)],
@@ -115,10 +103,6 @@ def test_a_tensor_cannot_be_read_with_another_prefix_than_its_own() -> None:
     spec = floats(4, 6)
     with pytest.raises(ValueError, match="a tensor in layout 'ba' cannot be read as 't:'"):
         memory.described(library(), spec, Layout("ba", spec.nbytes), "t:")
-
-
-def test_an_empty_tensor_has_strides_in_c_order() -> None:
-    assert memory.c_order((2, 0, 3)) == [3, 3, 1]
 
 
 @pytest.fixture
