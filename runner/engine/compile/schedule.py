@@ -122,8 +122,7 @@ class _Work:
             for position, node in enumerate(graph)
             if node.op == "recv"
         }
-        index = {name: position for position, name in enumerate(graph.nodes)}
-        before = [[index[name] for name in dict.fromkeys(node.needed)] for node in graph]
+        before = [[graph.position(name) for name in dict.fromkeys(node.needed)] for node in graph]
         self.needed = list(map(len, before))
         self.receives = [[each for each in needed if each in self.links] for needed in before]
         self.readers: list[list[int]] = [[] for _ in before]

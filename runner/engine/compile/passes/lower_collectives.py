@@ -62,7 +62,7 @@ def gathered(graph: Graph, order: Sequence[str]) -> list[str]:
         unit: {unit_of.get(each, each) for name in names for each in graph.nodes[name].needed}
         for unit, names in units.items()
     }
-    sorted_units = sorted_by_need(needed, last)
+    sorted_units = sorted_by_need(needed, last.__getitem__)
     if len(sorted_units) < len(units):
         stuck = sorted(set(units) - set(sorted_units))
         raise ShapeError(

@@ -277,7 +277,7 @@ class _Replacement:
             return False
         like, at = (statement.attributes.get(keyword) for keyword in ("like", "at"))
         places = [self.match.graph.nodes[t.node] for name in statement.outputs for t in self._old.get(name, ())]
-        place = self.match.node(at) if at else min(places, key=lambda node: self.uses.position[node.name])
+        place = self.match.node(at) if at else min(places, key=lambda node: self.match.graph.position(node.name))
         waiting = [place] if at else self.match.nodes
         controls = tuple(dict.fromkeys(name for node in waiting for name in node.control_inputs))
         layer = (self.match.node(like) if like else self.match.nodes[0]).layer
@@ -304,12 +304,12 @@ class _Replacement:
 
     def _is_in_order(self) -> bool:
         """Return whether new nodes follow the nodes they need, and keep the control inputs of matched nodes."""
-        position, inside = self.uses.position, {node.name for node in self.match.nodes}
+        position, inside = self.match.graph.position, {node.name for node in self.match.nodes}
         read = {tensor.node for _, node in self.new for tensor in node.inputs}
         bypassed = [node for node in self.match.given if node.name not in read]
         waited_for = {name for _, node in self.new for name in node.control_inputs}
         return all(waited_for.issuperset(node.control_inputs) for node in (*self.match.nodes, *bypassed)) and all(
-            name not in inside and position[name] < position[place.name]
+            name not in inside and position(name) < position(place.name)
             for place, node in self.new
             for name in (*(t.node for t in node.inputs if t not in self.specs), *node.control_inputs)
         )

@@ -83,7 +83,6 @@ class _Order:
     graph: Graph
 
     def __post_init__(self) -> None:
-        self.position = {name: i for i, name in enumerate(self.graph.nodes)}
         self.added: dict[str, dict[str, None]] = defaultdict(dict)
         self.followers: dict[str, list[str]] = defaultdict(list)
         for node in self.graph:
@@ -99,7 +98,7 @@ class _Order:
     def refuse_cycle(self, assign: Node, readers: Iterable[str]) -> None:
         """Raise ShapeError if a reader of the assigned variable has to wait for the assign."""
         # A cycle contains an edge that leads back in the graph, from a reader to an earlier assign.
-        late = [reader for reader in readers if self.position[reader] > self.position[assign.name]]
+        late = [reader for reader in readers if self.graph.position(reader) > self.graph.position(assign.name)]
         for reader in late:
             if self.leads_to(assign.name, {reader}):
                 raise ShapeError(
@@ -135,5 +134,5 @@ class _Order:
         for name, added in self.added.items():
             controls = dict.fromkeys((*nodes[name].control_inputs, *added))
             nodes[name] = nodes[name].changed(control_inputs=tuple(controls))
-        order = sorted_by_need({name: set(node.needed) for name, node in nodes.items()}, self.position)
+        order = sorted_by_need({name: set(node.needed) for name, node in nodes.items()}, self.graph.position)
         return Graph.of(nodes[name] for name in order)

@@ -78,9 +78,6 @@ class _Copying:
     late: set[str] = field(default_factory=set)
     latest: dict[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.position = {name: i for i, name in enumerate(self.graph.nodes)}
-
     def run(self) -> Graph:
         """Return the graph with the copies."""
         for node in self.graph:
@@ -98,7 +95,7 @@ class _Copying:
 
     def _add_copies(self, reader: Node) -> None:
         """Insert the missing copies that a backward node needs."""
-        missing = sorted(self._missing(reader.inputs), key=self.position.__getitem__)
+        missing = sorted(self._missing(reader.inputs), key=self.graph.position)
         # Without control edges, the scheduler could run the copies too early, and their outputs would occupy memory.
         before = [tensor.node for tensor in reader.inputs if tensor.node in self.late]
         if not before and reader.device in self.latest:

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -39,9 +39,8 @@ class Roots:
 class Uses:
     """The uses of the nodes and tensors of a graph.
 
-    readers: tensor -> the nodes that read it. position: position of each node in the graph. awaited: names of the nodes
-    that are control inputs or colocation partners of other nodes. pinned: names of the nodes that must keep their
-    names: ``awaited`` and the targets.
+    readers: tensor -> the nodes that read it. awaited: names of the nodes that are control inputs or colocation
+    partners of other nodes. pinned: names of the nodes that must keep their names: ``awaited`` and the targets.
     """
 
     def __init__(self, graph: Graph, roots: Roots) -> None:
@@ -59,10 +58,6 @@ class Uses:
     @cached_property
     def readers(self) -> dict[Tensor, list[Node]]:
         return self.graph.consumers()
-
-    @cached_property
-    def position(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.graph.nodes)}
 
 
 def viewed(graph: Graph, tensor: Tensor) -> Tensor:
@@ -98,7 +93,7 @@ def colocated_within(node: Node, names: Collection[str]) -> Node:
     return node.changed(colocate_with=tuple(name for name in node.colocate_with if name in names))
 
 
-def sorted_by_need(needed: Mapping[str, AbstractSet[str]], rank: Mapping[str, int]) -> list[str]:
+def sorted_by_need(needed: Mapping[str, AbstractSet[str]], rank: Callable[[str], int]) -> list[str]:
     """Return names in topological order, always the name of lowest rank that can be next.
 
     Names on a cycle, and names that need one of them, are omitted.
@@ -108,7 +103,7 @@ def sorted_by_need(needed: Mapping[str, AbstractSet[str]], rank: Mapping[str, in
         for each in before:
             followers[each].append(name)
     missing = {name: len(before) for name, before in needed.items()}
-    ready = [(rank[name], name) for name, count in missing.items() if count == 0]
+    ready = [(rank(name), name) for name, count in missing.items() if count == 0]
     heapq.heapify(ready)
     found = []
     while ready:
@@ -117,7 +112,7 @@ def sorted_by_need(needed: Mapping[str, AbstractSet[str]], rank: Mapping[str, in
         for follower in followers[name]:
             missing[follower] -= 1
             if missing[follower] == 0:
-                heapq.heappush(ready, (rank[follower], follower))
+                heapq.heappush(ready, (rank(follower), follower))
     return found
 
 
