@@ -116,6 +116,9 @@ SPOILING = {
     "a literal that is not finite": "mul 0 #inf",
     "maximum with a literal": "maximum 0 #0.5",
     "a scalar that may be positive": "relu 2; add 0 3",
+    "division by a square that underflows": "add 0 #1e-30; square 3; div 0 4",
+    "a square that overflows": "add 0 #1e+30; square 3; mul 0 4",
+    "a constant gradient that may pass": "relu_gradient #1.0 2; add 0 3",
 }
 
 

@@ -1,8 +1,10 @@
 """Kernels of element-wise ops, which run a whole program (see ``kernels.elementwise``) in one pass over memory."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -11,64 +13,24 @@ from runner.kernels.cpu.machine_code import threads
 from runner.kernels.cpu.machine_code.compiler import MachineCode, host
 from runner.kernels.cpu.machine_code.instructions import ITEMSIZE
 from runner.kernels.cpu.machine_code.loops import ElementLoop, write_module
-from runner.kernels.elementwise import FUNCTIONS, Operand, Program, Step, computed_in, parse, single, sum_of, written
+from runner.kernels.elementwise import FUNCTIONS, Program, Step, computed_in, parse, single, sum_of, written
 from runner.kernels.memory import ALIGNMENT
 from runner.kernels.registry import Registry
-
-Sign = int | None
-"""The sign of a finite value: -1, 0 or 1. None: the value is unknown and may be infinite or NaN."""
-
-Signs = frozenset[Sign]
-
-_ZERO: Signs = frozenset({0})
-_UNKNOWN: Signs = frozenset({None})
 
 
 def keeps_zeros(program: Program, wide: Sequence[bool], dtype: str) -> bool:
     """Return whether a program maps arrays of zeros and any scalars to zeros. wide: True for arrays."""
-    known = [_ZERO if each else _UNKNOWN for each in wide]
-    for step in program.steps:
-        operands = [known[o] if isinstance(o, int) else _of_literal(o, dtype) for o in step.operands]
-        known.append(_apply(step.function, operands))
-    return all(known[number] == _ZERO for number in program.outputs)
-
-
-def _of_literal(value: Operand, dtype: str) -> Signs:
+    number = np.dtype(dtype).type
+    # NaN stands for the unknown value of a scalar, and for each value that depends on it.
+    values: list[Any] = [number(0.0 if each else math.nan) for each in wide]
     with np.errstate(all="ignore"):
-        rounded = np.dtype(dtype).type(value)
-    return frozenset({int(np.sign(rounded))}) if np.isfinite(rounded) else _UNKNOWN
-
-
-def _apply(function: str, operands: Sequence[Signs]) -> Signs:
-    """Return the signs that the result may have for operands of these signs."""
-    return frozenset().union(*(_of_one(function, *signs) for signs in product(*operands)))
-
-
-def _of_one(function: str, *signs: Sign) -> set[Sign]:
-    # The gradient of a ReLU can be 0 even if an operand is unknown.
-    return {None} if None in signs and function != "relu_gradient" else _SIGNS[function](*signs)
-
-
-def _add(a: int, b: int) -> set[Sign]:
-    return {-1, 0, 1} if a * b < 0 else {a or b}
-
-
-_SIGNS: dict[str, Callable[..., set[Sign]]] = {
-    "add": _add,
-    "sub": lambda a, b: _add(a, -b),
-    "mul": lambda a, b: {a * b},
-    "div": lambda a, b: {a * b if b else None},
-    "maximum": lambda a, b: {max(a, b)},
-    "minimum": lambda a, b: {min(a, b)},
-    "neg": lambda x: {-x},
-    "square": lambda x: {x * x},
-    "sqrt": lambda x: {None if x < 0 else x},
-    "abs": lambda x: {abs(x)},
-    "relu": lambda x: {max(x, 0)},
-    "relu_gradient": lambda dy, y: {dy, 0} if y is None else {dy if y > 0 else 0},
-    "erf": lambda x: {x},
-}
-"""Name of an element-wise function -> function (known signs of the operands) -> signs that the result may have."""
+        for step in program.steps:
+            operands = [values[o] if isinstance(o, int) else number(o) for o in step.operands]
+            result = FUNCTIONS[step.function][1](*operands)
+            # The gradient of a ReLU passes dy only if y > 0, which is unknown if y is.
+            is_unknown = step.function == "relu_gradient" and operands[0] != 0 and np.isnan(operands[1])
+            values.append(number(math.nan) if is_unknown else result)
+    return all(values[output] == 0 for output in program.outputs)
 
 
 LIBRARY = "llvm"
