@@ -1,6 +1,6 @@
 """``python -m benchmarks simulator``: simulated against real step times on this machine.
 
-A profile is recorded first (``--record``), from runs of instructions in one process and a test of messages between two
+A profile is recorded first (``--record``), from runs of instructions in one process and a test of messages between
 processes. Then configurations are drawn by a seed, simulated with the profile, and run in turns.
 """
 

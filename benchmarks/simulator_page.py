@@ -22,7 +22,7 @@ _METHOD = """\
 Each configuration is run {rounds} times, in turns with the others, each time in new processes. A run counts with its
 median step, and with its mean step if clients overlap; the real time is the median of the runs. Times are those of one
 evaluation of the batch. The spread of runs is (longest - shortest) / median. The error is simulated / real - 1. The
-simulation has a profile of instructions, measured in one process, and of messages between two idle processes; no
+simulation has a profile of instructions, measured in one process, and of messages between idle processes; no
 configuration of this page was run for it."""
 
 
