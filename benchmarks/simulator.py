@@ -47,10 +47,10 @@ def simulate(subject: Compared, profile: Path) -> None:
     driver = bind(session.program.step_driver, session)
     rates = np.zeros(config.optimizer.for_batch(config.train.batch_size).rate_shape, state_dtype(config.precision))
     begin_s, passes = 0.0, 0
-    for step in range(1 + SIMULATED_STEPS):
+    for step in range(driver.warm_up + SIMULATED_STEPS):
         driver.update(step, rates)
         passes += driver.passes
-        if step == 0:
+        if step == driver.warm_up - 1:
             begin_s, passes = session.totals().now, 0
     subject.simulated_s = (session.totals().now - begin_s) / passes
     subject.origins = session.origins

@@ -21,7 +21,7 @@ from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Client, Program
 from runner.engine.compile.program_plans import ProgramPlans
 from runner.engine.graph.device import DISTRIBUTIONS, Cluster
-from runner.engine.run.instruction_times import REPEATS, WARM_UP, measured_seconds
+from runner.engine.run.instruction_times import measured_seconds
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.recording import INPUT
@@ -47,6 +47,8 @@ from runner.system.schema import Record, Violation
 from runner.training.build import build, source_document
 from runner.training.devices import cluster_of
 from runner.training.experiment import Experiment
+
+WARM_UP, REPEATS = 2, 15  # numbers of untimed and of timed inputs
 
 _FILE: JsonFile[Profile] = JsonFile(
     Record(Profile), ConfigError, "record the profile again with `runner profile`", indent=None

@@ -108,7 +108,7 @@ class Simulated:
 
 
 def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announce | None = None) -> Simulated:
-    """Simulate a checked configuration: a first update, which is not counted, and ``steps`` further updates.
+    """Simulate a checked configuration: the warm-up of the step driver, which is not counted, and ``steps`` updates.
 
     fits: whether the memory of each device must be large enough. announce: shows the progress of a long simulation.
     After an interruption (Ctrl-C), the result has the counted updates so far; without any, KeyboardInterrupt is raised.
@@ -186,16 +186,17 @@ def variants_on(hardware: Hardware, strategy: type[Strategy], workers: int) -> I
 
 
 def _run_updates(session: SimulatedSession, config: Config, steps: int, announce: Announce | None) -> list[Totals]:
-    """Simulate updates; return the totals after the first update and after each of ``steps`` further updates."""
+    """Simulate updates; return the totals after the warm-up and after each of ``steps`` further updates."""
     driver = bind(session.program.step_driver, session)
     optimizer = config.optimizer.for_batch(config.train.batch_size)
     rates = np.zeros(optimizer.rate_shape, state_dtype(config.precision))
-    driver.update(0, rates)
+    for step in range(driver.warm_up):
+        driver.update(step, rates)
     marks = [session.totals()]
     began = reported = time.monotonic()
     try:
         for step in range(1, steps + 1):
-            driver.update(step, rates)
+            driver.update(driver.warm_up - 1 + step, rates)
             if step == steps and not any(client.deferred for client in session.program.training):
                 driver.synchronize()  # complete the round; deferred clients would also run later updates
             marks.append(session.totals())

@@ -5,12 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from runner.commands import profile as command
 from runner.config.schema import Config
 from runner.engine.run import instruction_times
 from runner.engine.run.kernel_table import load_kernels
+from runner.engine.run.rendezvous import LocalRendezvous
 from runner.engine.simulate.profile import MEASURED, InstructionSignature, MessageCosts, Profile
 from runner.errors import ConfigError, ResourceError
 from runner.system.machine import usable_cores
@@ -105,6 +107,13 @@ def test_the_inputs_of_several_devices_in_one_process_are_measured(tmp_path: Pat
     for op in ("input", "batch"):
         (inputs,) = (family for family in found.families if family.op == op)
         assert {shape[0] for point in inputs.points for shape in point.shapes} == {12}
+
+
+def test_received_memory_has_pages_of_its_own_before_it_is_read() -> None:
+    wires, nbytes, process = instruction_times._Unconnected(LocalRendezvous()), 1 << 26, psutil.Process()
+    before = process.memory_info().rss
+    received = wires.incoming("gradient", "/job:worker/task:0/device:cpu:0", nbytes)
+    assert process.memory_info().rss - before > 0.9 * received.nbytes
 
 
 def test_noise_of_a_long_instruction_does_not_reach_a_short_one(
@@ -259,7 +268,7 @@ def test_what_does_not_fit_is_refused(recorded: Path, tmp_path: Path) -> None:
 
 def test_the_verb_creates_and_extends_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "with_messages", lambda profile, folder: replace(profile, messages=MESSAGES))
-    monkeypatch.setattr(instruction_times, "REPEATS", 1)
+    monkeypatch.setattr(instruction_times, "SHORTEST_S", 0.0)
     path = tmp_path / "own.json"
     given = ["model=mlp", "model.hidden=[8]", "parallelism=single", "--output", str(path)]
     assert command.main(given) == 0
@@ -283,6 +292,5 @@ def test_messages_are_measured_between_processes(tmp_path: Path, monkeypatch: py
         assert each.send > 0.0
         assert each.worker > 0.0
         assert math.isfinite(each.copy_gbyte_per_s)
-    assert [each.send for each in costs] == sorted(each.send for each in costs), "waking a process costs more"
     assert found.step_us is not None
     assert found.step_us > 0.0

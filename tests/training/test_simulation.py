@@ -1,9 +1,11 @@
 """Simulations of configurations on described hardware: laws that hold for every strategy, and refusals."""
 
 import copy
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 
 from runner.config.check import check
@@ -12,12 +14,14 @@ from runner.config.configuration import option_of, to_plain
 from runner.config.schema import Config
 from runner.engine.graph import TensorSpec, task_of
 from runner.engine.run.recording import SEND
+from runner.engine.run.step_driver import bind
 from runner.engine.run.timeline import LinkSpan
 from runner.engine.simulate.activities import segments
 from runner.engine.simulate.costs import instruction_seconds, op_seconds
 from runner.engine.simulate.hardware import DeviceKind
 from runner.engine.simulate.memory import peak_tensors
 from runner.errors import ConfigError, ResourceError
+from runner.optimizers.lbfgs import DIRECTION, Dot, pair_names
 from runner.strategies import AsyncData
 from runner.tracing.parts import PARTS, device_parts
 from runner.training import simulation
@@ -149,6 +153,25 @@ def test_infinitely_fast_devices_take_the_time_of_the_busiest_link() -> None:
     bound = max(bytes_ / 1e6 for bytes_ in found.carried.values())
     assert bound <= found.step_s < 2.1 * bound
     assert max(found.utilization.values()) <= 1.0 + 1e-9
+
+
+def test_replicas_that_overlap_are_measured_once_all_of_their_clients_do() -> None:
+    kinds = {"cpu": {"flops_per_s": 1e30, "bytes_per_s": 1e30}}
+    found = simulate(
+        described("parallelism=async_data parallelism.workers=2 parallelism.loop=overlapped", kinds=kinds), 4
+    )
+    assert found.update_s == pytest.approx([found.step_s] * 4)
+
+
+def test_an_update_of_lbfgs_has_a_full_history_and_takes_the_first_step_of_its_search() -> None:
+    config = described("parallelism=sandblaster parallelism.workers=2 optimizer=lbfgs schedule=constant")
+    session = session_of(config, 3)
+    driver = bind(session.program.step_driver, session)
+    driver.update(0, np.zeros((), np.float32))
+    runs = Counter(run.client for run in session.timeline(0.0, detail=False)[0].runs)
+    assert driver.passes == runs["gather"] == 2
+    pairs = [name for place in range(config.optimizer.history) for name in pair_names(place)]
+    assert [runs[str(Dot(name, DIRECTION))] for name in pairs] == [1] * len(pairs)
 
 
 @pytest.mark.parametrize(("link", "host"), [(0.002, None), (1e3, 0.001), (0.002, 0.001), (0.001, 0.002)])

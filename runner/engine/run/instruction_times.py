@@ -20,13 +20,13 @@ from runner.engine.run.rendezvous import LocalRendezvous
 from runner.engine.run.storage import Arena, VariableStore
 from runner.engine.run.wires import HostWires, Receive, Send
 from runner.kernels.contract import Array, Operand
-from runner.kernels.memory import numpy_dtype
+from runner.kernels.memory import Bytes, numpy_dtype
 from runner.kernels.platform import HostPlatform
 from runner.kernels.registry import Registry
 
-WARM_UP, REPEATS, LEAST_REPEATS, LONGEST_S = 2, 15, 3, 2.0
-"""Number of untimed runs, and largest number of timed runs, of which the median is taken. Once ``LONGEST_S``
-seconds have passed and ``LEAST_REPEATS`` runs are timed, no further run begins."""
+SHORTEST_S, LONGEST_S, LEAST_RUNS, RUNS = 0.1, 2.0, 6, 30
+"""There are at least ``LEAST_RUNS`` runs within at least ``SHORTEST_S`` seconds. Of ``RUNS`` runs, none begins after
+``LONGEST_S`` seconds. The median of the later half is taken: at first, two threads may share a core."""
 
 
 def measured_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: Registry, threads: int) -> list[float]:
@@ -54,6 +54,11 @@ def measured_seconds(plan: DevicePlan, initial: DevicePlan | None, registry: Reg
 class _Unconnected(HostWires):
     """The wires of a device that sends to no other device. Received values are zeros."""
 
+    def incoming(self, key: str, source: str, nbytes: int) -> Bytes:
+        found = super().incoming(key, source, nbytes)
+        found[:] = 0  # until memory is written, all its pages are one page of zeros, which stays in the cache
+        return found
+
     def sender(self, key: str, destination: str, value: Operand) -> Send:
         return lambda step: None
 
@@ -68,16 +73,16 @@ def _timed(executor: DeviceExecutor, feeds: Mapping[Tensor, Array], threads: int
     """
     recorder = Recorder(time.thread_time_ns if threads == 1 else time.monotonic_ns)
     executor.record(recorder, fused=fused)
-    begin, count = time.monotonic(), 0
-    while count < WARM_UP + LEAST_REPEATS or (count < WARM_UP + REPEATS and time.monotonic() - begin < LONGEST_S):
+    begin, count, spent_s = time.monotonic(), 0, 0.0
+    while count < LEAST_RUNS or spent_s < SHORTEST_S or (count < RUNS and spent_s < LONGEST_S):
         executor.run(count, feeds)
-        count += 1
+        count, spent_s = count + 1, time.monotonic() - begin
     executor.record(None)
     found: dict[int, list[float]] = {}
     for span in recorder.spans:
         seconds = found.setdefault(span.position, [0.0] * count)
         seconds[span.step] += 1e-9 * (span.end_ns - span.begin_ns)
-    return {position: median(seconds[WARM_UP:]) for position, seconds in sorted(found.items())}
+    return {position: median(seconds[count // 2 :]) for position, seconds in sorted(found.items())}
 
 
 def _feeds(plan: DevicePlan) -> dict[Tensor, Array]:

@@ -45,6 +45,11 @@ class Clients(Protocol):
         """Run consecutive steps of a client, one for each of ``feeds``, and return the fetches of each."""
         return [self.run(client, step=step, feeds=each) for step, each in enumerate(feeds, first)]
 
+    @property
+    def computes(self) -> bool:
+        """Whether fetches have the values of their tensors; they are zeros in a simulation."""
+        return True
+
     def is_available(self, client: str) -> bool:
         """Return whether a client can be launched without waiting for a lost process to be restarted."""
         return True
@@ -81,6 +86,11 @@ class StepDriver(ABC):
     @property
     def passes(self) -> int:
         """Number of times that the latest update computed its batch; more than 1 in a line search."""
+        return 1
+
+    @property
+    def warm_up(self) -> int:
+        """Number of updates at the start during which fewer clients overlap than later."""
         return 1
 
     @abstractmethod

@@ -60,7 +60,7 @@ class Totals:
 class SimulatedSession(Clients):
     """A session that runs the clients of a program on an event loop.
 
-    Fetches are zeros, because no arrays are computed. recorded_s: seconds on the clock up to which the timeline has all
+    Fetches are zeros. recorded_s: seconds on the clock up to which the timeline has all
     runs; infinite until :meth:`stop_recording`.
     """
 
@@ -144,6 +144,11 @@ class SimulatedSession(Clients):
         plans = {each.client.name: self.plans(each.client.name) for each in executed}
         links = list(link_spans(executed, self.network))
         return timeline_of(executed, plans, self.program.graph, detail=detail), links
+
+    @property
+    def computes(self) -> bool:
+        """False, because no arrays are computed."""
+        return False
 
     @property
     def begun(self) -> Mapping[str, Sequence[float]]:

@@ -109,6 +109,11 @@ class Downpour(StepDriver):
         counted = [self._scores.popleft() for _ in self._replicas]
         return {name: _mean([each[name] for each in counted]) for name in counted[0]}
 
+    @property
+    def warm_up(self) -> int:
+        """2 if replicas fetch and push while they compute: their second step has a fetch without an earlier push."""
+        return 2 if self._rules.overlaps else 1
+
     def synchronize(self) -> None:
         """Start no further step, and wait until running steps and due pushes are finished."""
         self._synchronizing = True

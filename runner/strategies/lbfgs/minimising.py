@@ -14,7 +14,7 @@ from runner.engine.compile.program import TRAIN, DriverSettings
 from runner.engine.graph.network import LOSS
 from runner.engine.run.session import scalar
 from runner.engine.run.step_driver import Clients, StepDriver, drives, number_of
-from runner.optimizers.lbfgs import Add, Dot, History, Iteration, Lbfgs, Scale, iterate
+from runner.optimizers.lbfgs import DIRECTION, GRADIENT, Add, Dot, History, Iteration, Lbfgs, Scale, iterate
 from runner.strategies.lbfgs.vectors import FACTOR, PAIRS, PRODUCTS, RECALL, REMEMBER
 
 Array = NDArray[Any]
@@ -70,10 +70,10 @@ class LbfgsStepDriver(StepDriver):
     def update(self, step: int, learning_rate: Array) -> Mapping[str, Array]:
         """Run one iteration; return the loss and metrics of its batch at the point where the iteration started."""
         self._step, self._learning_rate, self._evaluations = step, learning_rate, []
-        optimizer = self._settings.optimizer
+        optimizer, machine = self._settings.optimizer, self if self._clients.computes else TypicalNumbers(self)
         recalled = self.order(RECALL, {})
-        history = History(optimizer.history, int(recalled[PAIRS]), *recalled[PRODUCTS].tolist())
-        self._done.append(iterate(self, history, longest=optimizer.clip_norm, most=optimizer.max_evaluations))
+        history = machine.history(optimizer.history, int(recalled[PAIRS]), recalled[PRODUCTS].tolist())
+        self._done.append(iterate(machine, history, longest=optimizer.clip_norm, most=optimizer.max_evaluations))
         products = np.array([history.curvatures, history.squares])
         self.order(REMEMBER, {PAIRS: np.asarray(history.pairs, "int64"), PRODUCTS: products})
         return self._evaluations[0].metrics
@@ -100,6 +100,10 @@ class LbfgsStepDriver(StepDriver):
             "train/pairs_kept": float(sum(each.kept for each in done)),
         }
 
+    def history(self, size: int, pairs: int, products: Sequence[list[float]]) -> History:
+        """Return the history from its stored number of pairs and their products."""
+        return History(size, pairs, *products)
+
     def dot(self, a: str, b: str) -> float:
         """Return the dot product of two vectors, summed over the variables in order, in float64."""
         products = self.order(str(Dot(a, b)), {})
@@ -122,6 +126,34 @@ class LbfgsStepDriver(StepDriver):
     def _penalty(self, fetched: Mapping[str, Array]) -> float:
         """Return the penalty: the sum of its fetched parts in their order, in float64."""
         return reduce(operator.add, [float(fetched[name]) for name in self._settings.penalties], 0.0)
+
+
+class TypicalNumbers:
+    """The machine of a simulation, which has no numbers: an iteration with a full history that takes its first step.
+
+    Every command runs on ``driver``; the results are those of a slope that is 0 after the first step of a line search.
+    """
+
+    def __init__(self, driver: LbfgsStepDriver) -> None:
+        self._driver = driver
+        self._evaluations = 0
+        self.scale, self.add = driver.scale, driver.add
+
+    def history(self, size: int, pairs: int, products: Sequence[list[float]]) -> History:
+        """Return a full history."""
+        return History(size, size, [1.0] * size, [1.0] * size)
+
+    def dot(self, a: str, b: str) -> float:
+        self._driver.dot(a, b)
+        if (a, b) != (GRADIENT, DIRECTION):
+            return 1.0
+        return -1.0 if self._evaluations == 1 else 0.0
+
+    def evaluate(self) -> float:
+        """Evaluate the batch; return an objective that falls from 1 to 0."""
+        self._driver.evaluate()
+        self._evaluations += 1
+        return 1.0 if self._evaluations == 1 else 0.0
 
 
 @drives(Minimisation)
