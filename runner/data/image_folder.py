@@ -1,5 +1,6 @@
 """The user's images, one file each, in a folder for each class."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -104,21 +105,26 @@ def classes_in(folder: Path, layout: str) -> dict[str, list[Path]]:
     found = {}
     for entry in _entries(folder, layout):
         if not entry.is_dir():
-            raise DataError(f"{entry} is not a folder: expected {layout}; remove it")
-        found[entry.name] = files = _entries(entry, layout)
-        others = [file for file in files if file.suffix.lower() not in SUFFIXES or not file.is_file()]
-        if others:
-            raise DataError(f"{others[0]}: expected files {', '.join(SUFFIXES)}; remove or convert it")
+            raise DataError(f"{entry.path} is not a folder: expected {layout}; remove it")
+        files = _entries(Path(entry), layout)
+        if other := next((each for each in files if not _is_image(each)), None):
+            raise DataError(f"{other.path}: expected files {', '.join(SUFFIXES)}; remove or convert it")
         if not files:
-            raise DataError(f"{entry} holds no image: expected {', '.join(SUFFIXES)}; add images or remove it")
+            raise DataError(f"{entry.path} holds no image: expected {', '.join(SUFFIXES)}; add images or remove it")
+        found[entry.name] = [Path(file) for file in files]
     if not found:
         raise DataError(f"{folder} holds no class: expected {layout}")
     return found
 
 
-def _entries(folder: Path, layout: str) -> list[Path]:
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    return os.path.splitext(entry.name)[1].lower() in SUFFIXES and entry.is_file()
+
+
+def _entries(folder: Path, layout: str) -> list[os.DirEntry[str]]:
     """Return the entries of a folder, sorted by name, except those whose names begin with a dot."""
     try:
-        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+        with os.scandir(folder) as entries:
+            return sorted((each for each in entries if not each.name.startswith(".")), key=lambda each: each.name)
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error.strerror}; expected {layout} below data.path") from error
