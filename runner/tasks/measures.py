@@ -8,6 +8,9 @@ import numpy as np
 from runner.engine.graph import Expr, apply, ops
 from runner.tasks.base import LABELS, MAX, MIN, NUMBERS, Loss, Metric
 
+_LOWEST = -3e38
+"""A number below all logits that is finite in every dtype."""
+
 
 def softmax(logits: Expr, labels: Expr) -> Expr:
     """Return the cross-entropy of a softmax over the classes, in nats."""
@@ -64,6 +67,8 @@ def absolute(prediction: Expr, target: Expr) -> Expr:
 def top_accuracy(logits: Expr, labels: Expr, k: int) -> Expr:
     """Return 1 where fewer than k classes have a larger logit than the label, else 0, also if a logit is NaN."""
     classes, dtype = logits.spec.shape[1], logits.spec.dtype
+    # A network excludes a class by a logit of -infinity, whose product with 0 would be NaN.
+    logits = apply(ops.maximum, logits, logits.scalar(_LOWEST))
     chosen = apply(ops.one_hot, labels, depth=classes, dtype=dtype)
     own = apply(ops.reduce_sum, logits * chosen, axes=(1,), keepdims=True)
     # A comparison with NaN is false: an example with NaN has no class behind its label, and counts as wrong. With fewer
