@@ -114,7 +114,7 @@ def settings(models: Sequence[str], profile: Path) -> Iterator[Setting]:
                 yield Setting(f"{model}, {network}", overrides, [Tried(each) for each in found])
 
 
-def prepare(setting: Setting, profile: Path, measured: set[InstructionSignature]) -> None:
+def prepare(setting: Setting, profile: Path, measured: set[tuple[InstructionSignature, int]]) -> None:
     """Record the instructions of all candidates, simulate each, and keep those that can be used."""
     usable = []
     for each in setting.tried:
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="benchmark-profile-") as folder:
         profile = Path(folder) / "profile.json"
         write_profile(profile, with_messages(profile_here(profile), Path(folder)))
-        compared, measured = list[Setting](), set[InstructionSignature]()
+        compared, measured = list[Setting](), set[tuple[InstructionSignature, int]]()
         for setting in settings(given.models, profile):
             prepare(setting, profile, measured)
             for number in range(given.rounds):

@@ -79,7 +79,7 @@ def record(path: Path, cases: Sequence[str]) -> None:
     profile = profile_here(path)
     with tempfile.TemporaryDirectory(prefix="benchmark-profile-") as folder:
         profile = with_messages(profile, Path(folder))
-    measured = set[InstructionSignature]()
+    measured = set[tuple[InstructionSignature, int]]()
     for each in profiled():
         if each.setting.case in cases:
             print(f"profile: {each.setting.name}, {each.name}", file=sys.stderr, flush=True)

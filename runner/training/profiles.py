@@ -31,12 +31,14 @@ from runner.engine.simulate.hardware import DeviceKind, Hardware, LinkDescriptio
 from runner.engine.simulate.network import network_of
 from runner.engine.simulate.profile import (
     INPUT_THREADS,
+    Family,
     InstructionSignature,
     Machine,
     Profile,
     batch_signature,
     families_of,
     input_signature,
+    measured_neighbours,
     signature_of,
 )
 from runner.errors import ConfigError
@@ -81,22 +83,28 @@ def profile_here(path: Path) -> Profile:
     return found
 
 
-def with_instructions(profile: Profile, config: Config, measured: set[InstructionSignature] | None = None) -> Profile:
+def with_instructions(
+    profile: Profile, config: Config, measured: set[tuple[InstructionSignature, int]] | None = None
+) -> Profile:
     """Return a profile with the instructions of a configuration, measured in this process.
 
+    The instructions of several processes are measured alone, and next to threads that represent the other processes.
     config: as returned by ``fix_machine_values``, with the number of kernel threads. measured: signatures measured
-    before; plans with only such signatures are skipped, and new signatures are added.
+    before, with their neighbours; plans with only such signatures are skipped, and new signatures are added.
     """
-    experiment = build(config)
-    found = _instructions(experiment, set() if measured is None else measured)
-    families = [*families_of(found, config.cluster.threads_per_worker or 1)]
+    experiment, threads = build(config), config.cluster.threads_per_worker or 1
+    seen = set() if measured is None else measured
+    families: list[Family] = []
+    needed = config.parallelism.processes
+    for neighbours in sorted({0, measured_neighbours(needed.workers + needed.servers, threads, profile.machine.cores)}):
+        families += families_of(_instructions(experiment, neighbours, seen), threads, neighbours)
     if experiment.program.one_process is not None:
         families += families_of(_inputs(experiment), INPUT_THREADS)
     return profile.with_families(families)
 
 
 def _instructions(
-    experiment: Experiment, seen: set[InstructionSignature]
+    experiment: Experiment, neighbours: int, seen: set[tuple[InstructionSignature, int]]
 ) -> Iterator[tuple[InstructionSignature, float]]:
     """Yield signature and seconds of each instruction of a training step, device by device.
 
@@ -108,11 +116,11 @@ def _instructions(
         initial = planned.plans(planned.client("init").signature)
         for client in experiment.program.training:
             for device, plan in planned.plans(client.signature).items():
-                signatures = [signature_of(plan, each) for each in plan.instructions]
+                signatures = [(signature_of(plan, each), neighbours) for each in plan.instructions]
                 if seen.issuperset(signatures):
                     continue
-                seconds = measured_seconds(plan, initial.get(device), registry, threads)
-                for signature, each in zip(signatures, seconds, strict=True):
+                seconds = measured_seconds(plan, initial.get(device), registry, threads, neighbours=neighbours)
+                for (signature, _), each in zip(signatures, seconds, strict=True):
                     if signature.op not in TRANSFERS:
                         yield signature, each
                 seen.update(signatures)

@@ -13,7 +13,13 @@ from runner.config.schema import Config
 from runner.engine.run import instruction_times
 from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.rendezvous import LocalRendezvous
-from runner.engine.simulate.profile import MEASURED, InstructionSignature, MessageCosts, Profile
+from runner.engine.simulate.profile import (
+    MEASURED,
+    InstructionSignature,
+    MessageCosts,
+    Profile,
+    measured_neighbours,
+)
 from runner.errors import ConfigError, ResourceError
 from runner.system.machine import usable_cores
 from runner.training import link_test
@@ -49,17 +55,20 @@ INPUTS = (1, 2, 8, 12)
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file of a profile with the instructions of a worker of each strategy, and of ``single``."""
+    """Return the file of a profile with the instructions of a worker of each strategy, and of ``single``.
+
+    They were measured alone, so that processes do not slow one another down.
+    """
     path = tmp_path_factory.mktemp("profile") / "profile.json"
     profile, measured = (
         replace(profile_here(path), messages=MESSAGES, crowded=MESSAGES, queued=QUEUED, step_us=STEP_US),
-        set[InstructionSignature](),
+        set[tuple[InstructionSignature, int]](),
     )
     for strategy in ("parallelism=single", *STRATEGIES):
         profile = with_instructions(profile, described(strategy, path), measured)
     for batch in INPUTS:
         profile = with_instructions(profile, described("parallelism=single", path, f"train.batch_size={batch}"))
-    write_profile(path, profile)
+    write_profile(path, replace(profile, families=tuple(each for each in profile.families if not each.neighbours)))
     return path
 
 
@@ -89,7 +98,7 @@ def test_every_instruction_of_a_recorded_configuration_is_measured(recorded: Pat
 
 
 def test_a_plan_without_a_new_signature_is_not_measured(recorded: Path) -> None:
-    profile, measured = read_profile(recorded), set[InstructionSignature]()
+    profile, measured = read_profile(recorded), set[tuple[InstructionSignature, int]]()
     found = with_instructions(profile, described(STRATEGIES[0], recorded), measured)
     assert found != profile
     assert with_instructions(found, described(STRATEGIES[0], recorded), measured) == found
@@ -149,6 +158,34 @@ def test_enough_cores_for_all_processes_delay_none(strategy: str, recorded: Path
     free = with_messages(recorded, tmp_path, FREE, batches=False)
     shared, alone = (simulate(described(strategy, free, cores=64, host=host), 3) for host in ("here", None))
     assert shared.step_s == pytest.approx(alone.step_s)
+
+
+@pytest.mark.parametrize(("cores", "neighbours"), [(2, 2), (3, 2), (64, 2), (1, 1)])
+def test_all_processes_that_compute_at_the_same_time_take_the_time_that_was_measured_so(
+    cores: int, neighbours: int, recorded: Path, tmp_path: Path
+) -> None:
+    alone, slowed = with_messages(recorded, tmp_path, FREE, batches=False), tmp_path / "slowed.json"
+    profile = read_profile(alone)
+    together = (
+        replace(each, neighbours=neighbours, points=tuple(replace(point, us=2.0 * point.us) for point in each.points))
+        for each in profile.families
+    )
+    write_profile(slowed, profile.with_families(together))
+    for strategy, factor in (("parallelism=single", 1.0), (STRATEGIES[0], 2.0)):
+        threads = "cluster.threads_per_worker=1"
+        before, after = (simulate(described(strategy, path, threads, cores=cores), 2) for path in (alone, slowed))
+        # The last process to end its part of a step computes alone.
+        assert after.step_s == pytest.approx(factor * before.step_s, rel=0.03)
+
+
+def test_several_processes_are_measured_alone_and_together(tmp_path: Path) -> None:
+    found = with_instructions(profile_here(tmp_path / "none.json"), described(STRATEGIES[0], tmp_path))
+    ops = {each.op: set() for each in found.families}
+    for each in found.families:
+        ops[each.op].add(each.neighbours)
+    expected = {0, measured_neighbours(3, 1, usable_cores())}
+    assert all(neighbours in (expected, {0}) for neighbours in ops.values())
+    assert ops["matmul"] == expected
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -67,7 +67,7 @@ class LocalSession(Clients):
         self._pool: ThreadPoolExecutor | None = None
         if len(cluster.devices) > 1:
             count = len(cluster.devices)
-            self._pool = ThreadPoolExecutor(count, thread_name_prefix="device", initializer=_share_thread_count())
+            self._pool = ThreadPoolExecutor(count, thread_name_prefix="device", initializer=share_thread_count())
 
     def run(self, client: str, *, step: int = 0, feeds: Mapping[str, Any] | None = None) -> dict[str, Array]:
         begin_ns = time.monotonic_ns()
@@ -202,7 +202,7 @@ class LocalSession(Clients):
         return {device: future.result() for device, future in running.items()}
 
 
-def _share_thread_count() -> Callable[[], None]:
+def share_thread_count() -> Callable[[], None]:
     """Return a function that gives another Python thread as many OpenMP threads as the caller has.
 
     OpenMP keeps a separate thread count for each Python thread. The caller makes the plans, with scratch memory for

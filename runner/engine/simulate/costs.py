@@ -5,7 +5,7 @@ traffic, whichever is longer.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -30,6 +30,7 @@ from runner.engine.simulate.profile import (
     Profile,
     batch_signature,
     input_signature,
+    measured_neighbours,
     signature_of,
 )
 
@@ -133,6 +134,20 @@ class Costs:
         if self.messages is not None:
             return seconds + 1e-6 * self.messages.worker
         return seconds + 1e-6 * (self.profile.step_us or 0.0)
+
+    def slowdown(self, plans: Iterable[DevicePlan], processes: int) -> float:
+        """Return the factor by which instructions take longer while all ``processes`` of their host compute.
+
+        Processes compete for caches and memory. The factor is 1 if it was not measured.
+        """
+        alone_s = together_s = 0.0
+        if self.profile is not None:
+            neighbours = measured_neighbours(processes, self.threads, self.kind.cores or self.profile.machine.cores)
+            for signature in (signature_of(plan, each) for plan in plans for each in plan.instructions):
+                alone, together = (self.profile.estimate(signature, self.threads, each) for each in (0, neighbours))
+                if alone is not None and together is not None:
+                    alone_s, together_s = alone_s + alone.seconds, together_s + together.seconds
+        return max(1.0, together_s / alone_s) if alone_s else 1.0
 
     def batch_s(self, client: Client, plan: DevicePlan) -> float:
         """Return the seconds in which a thread makes the next batch of a plan; 0 if they are not measured."""

@@ -2,7 +2,8 @@
 
 The event loop models CPU time on a shared host as a transfer over two links: one for the threads of the process, one
 for the cores of the host. If more threads are ready than cores exist, max-min fairness divides the cores
-equally among the threads, as the scheduler of the operating system does on average.
+equally among the threads, as the scheduler of the operating system does on average. A third link stands for caches and
+memory, by which processes slow one another down while all of them compute.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ class HostShare:
     batch_s: seconds in which a thread makes the next batch, during a step.
     """
 
-    compute: tuple[int, int]
+    compute: tuple[int, ...]
     relay: tuple[int, int]
     threads: int
     messages: MessageCosts | None
@@ -39,6 +40,7 @@ class HostShare:
 def shared_hosts(
     host_of: Mapping[str, str],
     costs_of: Mapping[str, Costs],
+    slowdown_of: Mapping[str, float],
     *,
     first_link: int,
     master_unit: int,
@@ -46,7 +48,8 @@ def shared_hosts(
     """Return the share of each device, and the capacities of the new links, which are numbered from ``first_link``.
 
     host_of: device -> name of its host; the master is on the first of these hosts. costs_of: device -> its costs, whose
-    kind states the number of cores of the host.
+    kind states the number of cores of the host. slowdown_of: host -> factor by which instructions take longer while all
+    of its processes compute.
     """
     capacities: list[float] = []
 
@@ -58,10 +61,15 @@ def shared_hosts(
     of_host = {host: link(float(count)) for host, count in cores.items()}
     if not of_host:
         return {}, []
+    threads: dict[str, int] = {}
+    for device, host in host_of.items():
+        threads[host] = threads.get(host, 0) + costs_of[device].threads
+    slowed = {host: factor for host, factor in slowdown_of.items() if factor > 1.0}
+    memory = {host: (link(min(cores[host], threads[host]) / factor),) for host, factor in slowed.items()}
     master = link(1.0), next(iter(of_host.values()))
     shares = {}
     for device, host in host_of.items():
         costs, cpu = costs_of[device], of_host[host]
-        compute, relay = (link(float(costs.threads)), cpu), (link(1.0), cpu)
+        compute, relay = (link(float(costs.threads)), cpu, *memory.get(host, ())), (link(1.0), cpu)
         shares[device] = HostShare(compute, relay, costs.threads, costs.messages, master, master_unit)
     return shares, capacities

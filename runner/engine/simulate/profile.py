@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from runner.bounds import Count, NonNegative, Positive
+from runner.bounds import Count, CountOrZero, NonNegative, Positive
 from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.compile.program import Client
@@ -63,13 +63,17 @@ class Point:
 
 @dataclass(frozen=True)
 class Family:
-    """The measured shapes of one kind of instruction. threads: kernel threads of the process."""
+    """The measured shapes of one kind of instruction.
+
+    threads: kernel threads of the process. neighbours: number of processes that compute at the same time.
+    """
 
     op: str
     library: str
     form: str
     threads: Count
     points: tuple[Point, ...]
+    neighbours: CountOrZero = 0
 
 
 @dataclass(frozen=True)
@@ -124,43 +128,49 @@ class Profile:
     step_us: NonNegative | None
     families: tuple[Family, ...]
 
-    def estimate(self, signature: InstructionSignature, threads: int) -> Estimate | None:
-        """Return the time of an instruction; None if no instruction of its op was measured with this many threads.
+    def estimate(self, signature: InstructionSignature, threads: int, neighbours: int = 0) -> Estimate | None:
+        """Return the time of an instruction; None if no instruction of its op was measured with these numbers.
 
         A measured shape has its measured time. Between two shapes of one family, the time is linear in the work.
         Outside this range, the time of the nearest shape is scaled by the ratio of the work. If no family has the same
         form, all families of the op are used as one family, and the origin is always ``EXTRAPOLATED``.
         """
-        known = self._estimates
-        if (signature, threads) not in known:
-            alike = self._families.get((signature.op, signature.library, signature.form, threads), ())
-            others = self._of_op.get((signature.op, threads), ())
+        known, key = self._estimates, (signature, threads, neighbours)
+        if key not in known:
+            alike = self._families.get((signature.op, signature.library, signature.form, threads, neighbours), ())
+            others = self._of_op.get((signature.op, threads, neighbours), ())
             found = _between(alike or others, signature) if alike or others else None
-            known[signature, threads] = found if alike or found is None else found._replace(origin=EXTRAPOLATED)
-        return known[signature, threads]
+            known[key] = found if alike or found is None else found._replace(origin=EXTRAPOLATED)
+        return known[key]
 
     def with_families(self, measured: Iterable[Family]) -> "Profile":
         """Return a profile that also has these families, whose shapes replace equal shapes."""
-        points: dict[tuple[str, str, str, int], dict[Shapes, Point]] = defaultdict(dict)
+        points: dict[tuple[str, str, str, int, int], dict[Shapes, Point]] = defaultdict(dict)
         for family in (*self.families, *measured):
-            own = points[family.op, family.library, family.form, family.threads]
+            own = points[family.op, family.library, family.form, family.threads, family.neighbours]
             own.update({point.shapes: point for point in family.points})
-        return replace(self, families=tuple(Family(*key, tuple(own.values())) for key, own in sorted(points.items())))
+        families = (
+            Family(op, library, form, threads, tuple(own.values()), neighbours)
+            for (op, library, form, threads, neighbours), own in sorted(points.items())
+        )
+        return replace(self, families=tuple(families))
 
     @cached_property
-    def _estimates(self) -> dict[tuple[InstructionSignature, int], Estimate | None]:
+    def _estimates(self) -> dict[tuple[InstructionSignature, int, int], Estimate | None]:
         """The estimates so far, because plans repeat signatures."""
         return {}
 
     @cached_property
-    def _families(self) -> Mapping[tuple[str, str, str, int], Sequence[Point]]:
-        return {(each.op, each.library, each.form, each.threads): each.points for each in self.families}
+    def _families(self) -> Mapping[tuple[str, str, str, int, int], Sequence[Point]]:
+        return {
+            (each.op, each.library, each.form, each.threads, each.neighbours): each.points for each in self.families
+        }
 
     @cached_property
-    def _of_op(self) -> Mapping[tuple[str, int], Sequence[Point]]:
-        found: dict[tuple[str, int], list[Point]] = {}
+    def _of_op(self) -> Mapping[tuple[str, int, int], Sequence[Point]]:
+        found: dict[tuple[str, int, int], list[Point]] = {}
         for each in self.families:
-            found.setdefault((each.op, each.threads), []).extend(each.points)
+            found.setdefault((each.op, each.threads, each.neighbours), []).extend(each.points)
         return found
 
 
@@ -177,6 +187,16 @@ def _between(points: Sequence[Point], wanted: InstructionSignature) -> Estimate:
             return Estimate(1e-6 * (low.us + part * (high.us - low.us)), INTERPOLATED)
     ratio = wanted.work / nearest.work if nearest.work else 1.0
     return Estimate(1e-6 * nearest.us * ratio, INTERPOLATED if ratio == 1.0 else EXTRAPOLATED)
+
+
+def measured_neighbours(processes: int, threads: int, cores: int) -> int:
+    """Return the number of neighbours that represents the other processes of a machine in a profile.
+
+    If there are more processes than cores, one more than fits represents the others, because they compute in turns;
+    only the CPU time of processes with one thread can be measured so.
+    """
+    fitting = cores // threads
+    return max(0, min(processes - 1, fitting if threads == 1 else fitting - 1))
 
 
 def signature_of(plan: DevicePlan, instruction: Instruction) -> InstructionSignature:
@@ -210,7 +230,9 @@ def batch_signature(of_input: InstructionSignature) -> InstructionSignature:
     return of_input._replace(op="batch")
 
 
-def families_of(measured: Iterable[tuple[InstructionSignature, float]], threads: int) -> tuple[Family, ...]:
+def families_of(
+    measured: Iterable[tuple[InstructionSignature, float]], threads: int, neighbours: int = 0
+) -> tuple[Family, ...]:
     """Return the families of measured signatures. measured: signatures and seconds; equal signatures are averaged."""
     seconds: dict[InstructionSignature, list[float]] = {}
     for signature, each in measured:
@@ -220,4 +242,4 @@ def families_of(measured: Iterable[tuple[InstructionSignature, float]], threads:
         us = round(1e6 * sum(found) / len(found), 3)
         key = signature.op, signature.library, signature.form
         points.setdefault(key, []).append(Point(signature.shapes, signature.work, us))
-    return tuple(Family(*key, threads, tuple(each)) for key, each in sorted(points.items()))
+    return tuple(Family(*key, threads, tuple(each), neighbours) for key, each in sorted(points.items()))

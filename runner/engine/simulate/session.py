@@ -99,7 +99,8 @@ class SimulatedSession(Clients):
         self._serial = {number: master + 1 + unit for unit, number in enumerate(serial)}
         host_of = {device: host for device in self.devices if (host := self._group(device).host) is not None}
         costs = {device: self.costs[self._group(device).kind] for device in host_of}
-        self._shares, cores = shared_hosts(host_of, costs, first_link=len(capacities), master_unit=master)
+        slowdown = {host: self._slowdown(host_of, host) for host in host_of.values()}
+        self._shares, cores = shared_hosts(host_of, costs, slowdown, first_link=len(capacities), master_unit=master)
         self._loop = EventLoop([*capacities, *cores], master + 1 + len(serial))
         self._host_work = block_of([(1e-6 * hardware.step_us, 0.0, 1, NONE, False)], [()], [()])
         self._draws = Draws(hardware.disturbances, seed)
@@ -173,6 +174,13 @@ class SimulatedSession(Clients):
         group = self._hardware.servers if DeviceName.parse(device).job == "ps" else self._hardware.workers
         assert group is not None, "servers=None, but the cluster has a parameter server"
         return group
+
+    def _slowdown(self, host_of: Mapping[str, str], host: str) -> float:
+        """Return the factor by which instructions take longer while all devices of ``host`` compute."""
+        devices = [device for device, its in host_of.items() if its == host]
+        plans = (self.plans(client.name) for client in self.program.training)
+        own = (plan for each in plans for device, plan in each.items() if device in devices)
+        return self.costs[self._group(devices[0]).kind].slowdown(own, len(devices))
 
     def plans(self, client: str) -> Mapping[str, DevicePlan]:
         """Return the plans of a client by device; a copy has the plans of its original."""
