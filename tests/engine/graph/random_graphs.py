@@ -127,7 +127,9 @@ class _Sketch:
         """Add one node or a small pattern of nodes on a device."""
         kinds = [self._chained] * 3 + [self._layer, self._gradient, self._normalised, self._constant, self._same]
         waits = self.controls and self.draw(st.integers(0, 5)) == 0
-        controls = [self.draw(st.sampled_from(sorted(self.graph.nodes)))] if waits else []
+        # An assign node is likelier, because passes must not move a reader of its variable after it.
+        assigns = [node.name for node in self.graph if node.op == "assign"] * 5
+        controls = [self.draw(st.sampled_from([*sorted(self.graph.nodes), *assigns]))] if waits else []
         with self.graph.device(worker_device(device)), self.graph.control_dependencies(controls):
             tensor = self.one_of(*kinds)
         self.known[self.graph.spec(tensor).shape].append(tensor)

@@ -40,7 +40,9 @@ class Uses:
     """The uses of the nodes and tensors of a graph.
 
     readers: tensor -> the nodes that read it. awaited: names of the nodes that are control inputs or colocation
-    partners of other nodes. pinned: names of the nodes that must keep their names: ``awaited`` and the targets.
+    partners of other nodes. early: names of the nodes that read a variable whose assign is awaited; a later node, which
+    may have to wait for the assign, must not read the variable instead. pinned: names of the nodes that must stay:
+    ``awaited``, ``early`` and the targets.
     """
 
     def __init__(self, graph: Graph, roots: Roots) -> None:
@@ -52,8 +54,17 @@ class Uses:
         return {name for node in self.graph for name in (*node.control_inputs, *node.colocate_with)}
 
     @cached_property
+    def early(self) -> set[str]:
+        awaited = (self.graph.nodes[name] for name in self.awaited)
+        overwritten = {node.inputs[0] for node in awaited if node.op == "assign"}
+        if not overwritten:
+            return set()
+        reads = {node.name: node.inputs[1:] if node.op == "assign" else node.inputs for node in self.graph}
+        return {name for name, tensors in reads.items() if any(viewed(self.graph, t) in overwritten for t in tensors)}
+
+    @cached_property
     def pinned(self) -> Collection[str]:
-        return self.awaited | self.roots.targets
+        return self.awaited | self.early | self.roots.targets
 
     @cached_property
     def readers(self) -> dict[Tensor, list[Node]]:

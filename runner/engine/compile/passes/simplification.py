@@ -10,6 +10,7 @@ from runner.engine.compile.passes.rewriting import (
     Moved,
     Rewrite,
     Roots,
+    Uses,
     colocated_within,
     filled_with,
     needed_part,
@@ -30,11 +31,13 @@ def remove_identities(graph: Graph, roots: Roots) -> Rewrite:
     """
     result = Graph()
     moved: Moved = {}
+    early = Uses(graph, roots).early
     for old in graph:
         node = result.insert(_shortened(result, rewired(old, moved)))
-        source = _SOURCES.get(node.op)
         # A node with control inputs stays, because its readers must wait for these inputs too.
-        tensor = source(result, node) if source and not node.control_inputs else None
+        stays = node.control_inputs or node.name in early
+        source = None if stays else _SOURCES.get(node.op)
+        tensor = source(result, node) if source else None
         if tensor is not None and result.nodes[tensor.node].device == node.device:
             moved[node[0]] = tensor
     return result, moved

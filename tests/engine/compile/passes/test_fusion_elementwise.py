@@ -105,6 +105,11 @@ GROUPS = {
         f"{node('i', 'a', 'square 0; neg 1', 2)}; late = exp(b, after='i'); y = abs(i)",
         fetch="y late",
     ),
+    "a reader of a variable does not wait for the assign of the variable": Case(
+        "v = weights(2, 3); s = square(v); w = assign(v, a); d = add(s, b, after='w'); y = abs(d)",
+        f"""v = weights(2, 3); s = square(v); w = assign(v, a)
+        {node("y", "s, b", "add 0 1; abs 2", 3, more=", after='w'")}""",
+    ),
     "a target keeps its name": Case("i = square(a); y = abs(i)", targets="i"),
     "another device": Case("t = neg(a, on='there'); y = abs(t)"),
     "another shape": Case("r = input(3); n = neg(r); d = add(a, n)"),

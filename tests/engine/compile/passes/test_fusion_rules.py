@@ -139,6 +139,9 @@ BIAS_AND_RELU_CASES = {
     "a target": Case(f"{CONV}; y = relu(c)", targets="c"),
     "a node that waits": Case(f"{CONV}; y = relu(c); z = exp(x, after='c')", fetch="y z"),
     "a node colocated with the convolution": Case(f"{CONV}; y = relu(c); z = exp(x, beside='c')", fetch="y z"),
+    "a convolution that reads a variable before its assign": Case(
+        f"v = weights(3, 3, 3, 3); {CONV.replace('w', 'v')}; new = assign(v, w); y = relu(c, after='new')"
+    ),
     "the last node is a target": Case(
         f"{CONV}; y = relu(c)", f"y = conv2d_fused(x, w, relu=True, {FUSED})", targets="y"
     ),

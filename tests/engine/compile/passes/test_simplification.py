@@ -59,6 +59,9 @@ CHAINS = {
     "a reshape of a reshape that waits for a node": Case(
         "o = neg(x); a = reshape(x, shape=(6,), after='o'); y = reshape(a, shape=(1, 6))",
     ),
+    "a product with 1 that reads a variable before its assign": Case(
+        *2 * (f"v = weights(2, 3); {ONE}; y = mul(v, n); w = assign(v, x); r = exp(y, after='w')",)
+    ),
     "a chain of several ops": Case(
         f"a = stop_gradient(x); {ONE}; b = mul(a, n); y = identity(b); r = relu(y)",
         f"a = stop_gradient(x); {ONE}; b = mul(x, n); y = identity(x); r = relu(x)",
