@@ -5,7 +5,7 @@ from typing import Any, TypedDict, Unpack
 
 from runner.engine.graph.expression import Expr, apply
 from runner.engine.graph.op import Attributes, Builder, ByDecomposition, OpDef, Specs, expect, register
-from runner.engine.graph.ops.common import decomposition, expect_dtype, expect_same_dtype, input_flops, single_output
+from runner.engine.graph.ops.common import decomposition, expect_dtype, input_flops, single_output
 from runner.engine.graph.tensor import FLOATS, Tensor, TensorSpec
 
 
@@ -59,7 +59,6 @@ def _infer(x: TensorSpec, *, size: int, **others: Any) -> Specs:
 
 
 def _infer_gradient(x: TensorSpec, dy: TensorSpec, **attributes: Any) -> Specs:
-    expect_same_dtype([x, dy])
     expect(dy == x, f"dy like x, {x}", dy)
     return _infer(x, **attributes)
 

@@ -122,7 +122,7 @@ random_normal(shape=(2,), dtype='int32') -> a float dtype, got int32[2]
 assign(f4[2], f4[3]) -> a value like the variable, float32[2], got float32[3]
 batch_norm(b2[4, 3], b2[3], b2[3]) -> one value per channel, float32[3], got bfloat16[3]
 batch_norm_inference(b2[4, 3], f4[3], f4[3], b2[3], b2[3]) -> one value per channel, float32[3], got bfloat16[3]
-batch_norm_gradient(b2[4, 3], f4[3], f4[3], f4[3], f4[4, 3]) -> inputs of one dtype
+batch_norm_gradient(b2[4, 3], f4[3], f4[3], f4[3], f4[4, 3]) -> dy like x, bfloat16[4,3], got float32[4,3]
 matmul_bias_gradient(f4[4, 3], f4[4, 2], dtype='bfloat16')
     -> a result of dtype float32 for float32[3,2], got bfloat16
 matmul_fused(b2[4, 3], b2[3, 2], dtype='float64')
