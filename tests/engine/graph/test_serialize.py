@@ -183,17 +183,12 @@ def test_graph_in_memory_is_refused_with_the_name_of_the_node() -> None:
 
 def test_every_pass_over_a_training_graph_gives_legal_graphs(registry: Registry) -> None:
     program = SyncData(workers=3).build(workload_of(NETWORKS["batch_normalised"], Momentum(), batch_size=7))
-    seen: list[str] = []
 
     def observe(name: str, result: Graph) -> None:
         verify(result)
-        seen.append(name)
 
     for client in program.clients.values():
         compiled = compile_signature(program.graph, client.signature, local_cluster(3), registry, observe)
         verify_partition({device: part.graph for device, part in compiled.parts.items()})
         for part in compiled.parts.values():
             assert from_document(through_the_wire(to_document(part.graph))).nodes == part.graph.nodes
-    assert seen[:2] == ["place", "prune"]
-    assert seen[-6:-3] == ["transfers", "recomputation", "writes"]
-    assert all(name.startswith("split /job:worker/task:") for name in seen[-3:])

@@ -75,7 +75,7 @@ def update_step(optimizer: Optimizer, shapes: Sequence[tuple[int, ...]]) -> Trai
 
 
 def values_for(graph: Graph) -> dict[Tensor, Array]:
-    """Return random values for placeholders and variables: floats in [0.1, 1), integers in [0, ``CLASSES``).
+    """Return random values for placeholders and variables: floats in [0.1, 1), integers in [0, ``CLASSES``), bools.
 
     Floats are positive because optimizers take square roots of averages.
     """

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from runner.engine.graph import Graph, Tensor, TensorSpec, gradients, ops, state_dtype
 from runner.kernels.registry import Registry
 from tests.engine.compile.passes.graph_text import Text
+from tests.engine.compile.passes.training_graphs import values_for
 from tests.engine.graph.ops.calls import built, with_decomposition
 from tests.engine.running import run_once
 from tests.oracles import evaluate
@@ -16,18 +17,6 @@ from tests.samples import Array
 NARROW = "bfloat16"
 ULP = 2**-7
 """The largest relative distance between adjacent bfloat16 numbers; two roundings of a number differ by at most this."""
-
-
-def drawn(graph: Graph) -> dict[Tensor, Array]:
-    """Draw numbers between 0.5 and 2, or bools, for placeholders."""
-    rng = np.random.default_rng(0)
-    specs = {node[0]: node.outputs[0] for node in graph if node.op == "placeholder"}
-    return {
-        tensor: rng.random(spec.shape) < 0.5
-        if spec.dtype == "bool"
-        else rng.uniform(0.5, 2.0, spec.shape).astype(spec.dtype)
-        for tensor, spec in specs.items()
-    }
 
 
 def test_state_of_bfloat16_layers_is_float32() -> None:
@@ -53,7 +42,7 @@ FUSED = [
 @pytest.mark.parametrize("call", FUSED)
 def test_kernel_and_decomposition_agree_within_one_rounding(call: str) -> None:
     graph, node = built(call)
-    for fused, composed in with_decomposition(graph, node.inputs, node, drawn(graph)):
+    for fused, composed in with_decomposition(graph, node.inputs, node, values_for(graph)):
         tolerance = ULP if fused.dtype == NARROW else 1e-5
         scale = np.abs(fused.astype("float64")).max()
         np.testing.assert_allclose(fused.astype("float64"), composed.astype("float64"), atol=tolerance * scale)
@@ -89,7 +78,7 @@ def test_fused_product_is_rounded_like_a_stored_product(dtype: str) -> None:
         p = matmul_fused(x, dy, transpose_a=True, dtype='{dtype}'); c, d = elementwise(w, p, {program})""",
         NARROW,
     )
-    a, b, c, d = evaluate(text.graph, text.names("a b c d"), drawn(text.graph))
+    a, b, c, d = evaluate(text.graph, text.names("a b c d"), values_for(text.graph))
     assert (a.tobytes(), b.tobytes()) == (c.tobytes(), d.tobytes())
 
 
