@@ -99,8 +99,9 @@ def _feasible_sets(
         if not common:
             others = sorted(name for name, root in groups.items() if root == group and name != node.name)
             raise PlacementError(
-                f"node {node.name!r} requires {node.device or 'any device'!r}, but must share a device with "
-                f"{', '.join(others[:5])}, which fit only {feasible[group]}"
+                f"node {node.name!r} (op {node.op!r}, constraint {node.device or 'none'!r}) fits only {own}, but must "
+                f"share a device with {', '.join(others[:5])}, which fit only {feasible[group]}; expected constraints "
+                "that leave a device with kernels for all of these nodes"
             )
         feasible[group] = common
     return feasible

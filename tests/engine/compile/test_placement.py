@@ -88,11 +88,19 @@ def test_constraint_that_no_device_satisfies_is_refused_with_the_devices(constra
         (
             f"a = {source('/task:1')}; b = {source(beside='a')}; c = {source('/task:0', 'b')}",
             re.escape(
-                f"node 'c' requires '/task:0', but must share a device with a, b, which fit only ['{CPU_1}', '{GPU_1}']"
+                f"node 'c' (op 'fill', constraint '/task:0') fits only ['{CPU_0}', '{GPU_0}'], but must share a device "
+                f"with a, b, which fit only ['{CPU_1}', '{GPU_1}']; expected constraints that leave a device with"
+            ),
+        ),
+        (
+            f"a = {source('/device:cpu')}; p = matmul(a, a, beside='a')",
+            re.escape(
+                f"node 'p' (op 'matmul', constraint 'none') fits only ['{GPU_0}', '{GPU_1}'], but must share a device "
+                f"with a, which fit only ['{CPU_0}', '{CPU_1}']"
             ),
         ),
     ],
-    ids=["missing kernel", "empty intersection"],
+    ids=["missing kernel", "empty intersection", "missing kernel on the device of the group"],
 )
 def test_node_for_which_no_device_is_feasible_is_refused(text: str, message: str) -> None:
     with pytest.raises(PlacementError, match=message):
