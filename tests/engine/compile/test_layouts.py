@@ -280,19 +280,3 @@ def test_fetched_variable_is_copied_before_it_is_overwritten() -> None:
 def test_two_assigns_of_a_variable_are_refused() -> None:
     with pytest.raises(ShapeError, match="variable 'w' is assigned by 'one' and by 'two' in one step"):
         arranged("one = assign(w, x); two = assign(w, x)", "")
-
-
-def test_conversions_do_not_change_values() -> None:
-    text = parsed(
-        """n = neg(x); e = exp(n); t = tanh(w); y = add(e, t); r = reshape(y, shape=(3, 2)); flat = neg(r)
-        set = assign(w, y)"""
-    )
-    x, flat = text.names("x flat")
-    bench = Bench(text.graph, fake_registry(NEG, EXP, TANH, CONVERT), [flat])
-    old, value = np.arange(6.0).reshape(2, 3), np.linspace(-1, 1, 6).reshape(2, 3)
-    bench.put("w", old)
-    fetched = bench.run({x: value})
-    new = np.exp(-value) + np.tanh(old)
-    np.testing.assert_array_equal(fetched[flat], -new.reshape(3, 2))
-    np.testing.assert_array_equal(bench.value("w"), new)
-    assert bench.plan.layouts == {"w": WANTED[REVERSED]}

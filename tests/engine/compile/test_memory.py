@@ -7,7 +7,6 @@ A place is an offset in the arena, a variable, or a ``Wire`` (``~KEY``). Offsets
 import random
 from collections.abc import Collection
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +22,7 @@ from runner.kernels.memory import ALIGNMENT
 from tests.engine.compile.passes.graph_text import Text
 from tests.engine.compile.played_memory import expect_values_where_they_are_read, play
 from tests.engine.run.fake_kernels import PLAIN, REVERSED, VIA_PLAIN, always, converting, fake_kernel, fake_registry
-from tests.engine.running import CPU_0, CPU_1, Bench
+from tests.engine.running import CPU_0, CPU_1
 
 CHAIN = "; ".join(f"n{k} = neg({f'n{k - 1}' if k else 'x'})" for k in range(9))
 VIEWS = "y = neg(x); v = reshape(y, shape=(2, 4))"
@@ -239,24 +238,6 @@ def described(place: Place) -> str:
 def test_key_names_the_sent_tensor() -> None:
     assert sent_tensor(transfer_key(Tensor("scope/x", 1), CPU_0)) == "scope/x:1"
     assert sent_tensor("a") == "a"
-
-
-VIEWS_OF_W = ("", "v = identity(w)", "v = reshape(w, shape=(2, 4))", "i = identity(w); v = reshape(i, shape=(8,))")
-
-
-@pytest.mark.parametrize("view", VIEWS_OF_W)
-@pytest.mark.parametrize("pairs", [(), ((0, 0),), BOTH])
-def test_fetched_variable_has_the_value_at_the_start_of_a_step(view: str, pairs: tuple[tuple[int, int], ...]) -> None:
-    text = Text.parse(f"x = input(8); w = weights(8); n = add(w, x); {view}\ns = assign(w, n)", "float64")
-    fetches = text.names(f"{'v' if view else 'w'} n s")
-    bench = Bench(text.graph, fake_registry(greedy("add", pairs)), fetches)
-    bench.put("w", np.zeros(8))
-    value = np.linspace(-1.0, 1.0, 8)
-    for step in range(3):
-        old, *fetched = bench.run({Tensor("x"): value}, step).values()
-        np.testing.assert_array_equal(old.ravel(), step * value)
-        for each in (*fetched, bench.value("w")):
-            np.testing.assert_array_equal(each, step * value + value)
 
 
 SIZES = (0, 1, 64, 65, 500)

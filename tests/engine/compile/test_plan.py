@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +36,7 @@ from tests.engine.run.fake_kernels import (
     random_registry,
     reference_registry,
 )
-from tests.engine.running import CPU_0, CPU_1, Bench, client
+from tests.engine.running import CPU_0, CPU_1, client
 from tests.strategies.networks import NETWORKS, workload_of
 
 STRANGE = fake_registry(fake_kernel("neg", always(REVERSED, MASKED)), fake_kernel("convert", converting(VIA_PLAIN)))
@@ -174,19 +173,6 @@ def test_updates_that_other_nodes_need_and_nodes_that_update_no_variable_do_not_
     assert names(small_updates_last(graph)) == names(graph)
     graph = Text.parse(f"value = input(3); fetched = elementwise(value, {HALF}); other = identity(value)").graph
     assert names(small_updates_last(graph)) == names(graph)
-
-
-def test_step_with_late_updates_computes_the_same_values(registry: Registry) -> None:
-    found = []
-    for late in (False, True):
-        graph = order_writes(training(**SIZES))
-        bench = Bench(small_updates_last(graph, 100) if late else graph, registry, [Tensor("c_sum")])
-        for name, size in SIZES.items():
-            bench.put(name, np.arange(1, size + 1, dtype=np.float32))
-        results = [bench.run({Tensor("value"): np.float32(1.5)})[Tensor("c_sum")] for _ in range(3)]
-        found.append([*results, *(bench.value(name) for name in "abc")])
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 SPEC = TensorSpec((2,), "float64")
