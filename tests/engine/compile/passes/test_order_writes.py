@@ -1,80 +1,21 @@
 """Updates in place: in every order that the edges allow, a step reads the values that variables had at its start."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from runner.engine.compile.passes.optimize import default_passes, optimize
 from runner.engine.compile.passes.order_writes import order_writes
-from runner.engine.compile.passes.rewriting import ALIASES, Rewrite, Roots
+from runner.engine.compile.passes.rewriting import Rewrite, Roots
 from runner.engine.graph import Graph, ShapeError, Tensor
 from runner.engine.graph.verify import verify
 from runner.engine.run.kernel_table import load_kernels
 from tests.engine.compile.passes.graph_text import Case, Text, assert_same_bits, assigned_values, check, roots_of
 from tests.engine.graph.random_graphs import TrainingSample, training_samples
-from tests.oracles import evaluate, run_node
-
-Array = NDArray[Any]
-
-
-def play(
-    graph: Graph, order: Sequence[str], variables: Mapping[str, Array], feeds: Mapping[Tensor, Array]
-) -> tuple[dict[str, Array], dict[Tensor, Array]]:
-    """Run nodes in the given order; return the final values of the variables and the outputs of all kernels.
-
-    Aliases are views. If only an assign node reads the result of a fused element-wise node, the result is written
-    directly to the variable, unless a later node reads the old value of the variable.
-    """
-    memory = {name: value.copy() for name, value in variables.items()}
-    values = dict(feeds)
-    computed: dict[Tensor, Array] = {}
-    direct = _written_by_their_producers(graph, order)
-    for name in order:
-        node = graph.nodes[name]
-        if node.op == "variable":
-            values[node[0]] = memory[name]
-        elif node.op in ALIASES:
-            values[node[0]] = values[node.inputs[0]].reshape(node.outputs[0].shape)
-        elif node.op == "assign":
-            memory[node.inputs[0].node][...] = values[node.inputs[1]]
-        elif node.op != "placeholder":
-            outputs = dict(zip(node.tensors, run_node(graph, node, [values[t] for t in node.inputs]), strict=True))
-            computed.update(outputs)
-            for tensor, value in outputs.items():
-                values[tensor] = value
-                if tensor in direct:
-                    values[tensor] = memory[direct[tensor]]
-                    values[tensor][...] = value
-    return memory, computed
-
-
-def _written_by_their_producers(graph: Graph, order: Sequence[str]) -> dict[Tensor, str]:
-    """Return result -> variable for each element-wise result that, in this order, may be written to the variable."""
-    position = {name: i for i, name in enumerate(order)}
-    source: dict[Tensor, str] = {}
-    last_read: dict[str, int] = {}
-    for node in graph:
-        if node.op == "variable":
-            source[node[0]] = node.name
-        for tensor in node.inputs[1:] if node.op == "assign" else node.inputs:
-            if tensor in source:
-                last_read[source[tensor]] = max(last_read.get(source[tensor], 0), position[node.name])
-                if node.op in ALIASES:
-                    source[node[0]] = source[tensor]
-    readers = graph.consumers()
-    return {
-        node.inputs[1]: node.inputs[0].node
-        for node in graph
-        if node.op == "assign"
-        and graph.nodes[node.inputs[1].node].op in ("elementwise", "matmul_elementwise")
-        and len(readers[node.inputs[1]]) == 1
-        and last_read.get(node.inputs[0].node, -1) <= position[node.inputs[1].node]
-    }
+from tests.engine.run.fake_kernels import random_registry, reference_registry
+from tests.engine.running import Bench
+from tests.oracles import evaluate
 
 
 def any_order(graph: Graph, rng: np.random.Generator) -> list[str]:
@@ -179,8 +120,11 @@ def test_swap_of_two_variables_needs_two_copies() -> None:
     assert [node.name for node in ordered if node.op == "convert"] == ["write_v/copy", "write_w/copy"]
     waits = {name: set(ordered.nodes[name].control_inputs) for name in ("write_v", "write_w")}
     assert waits == {"write_v": {"alias", "write_w/copy"}, "write_w": {"write_v/copy"}}
-    memory, _ = play(ordered, list(ordered.nodes), {"v": np.array([1.0, 2.0]), "w": np.array([3.0, 4.0])}, {})
-    assert (memory["v"].tolist(), memory["w"].tolist()) == ([3.0, 4.0], [1.0, 2.0])
+    bench = Bench(ordered, reference_registry())
+    bench.put("v", np.array([1.0, 2.0]))
+    bench.put("w", np.array([3.0, 4.0]))
+    bench.run()
+    assert (bench.value("v").tolist(), bench.value("w").tolist()) == ([3.0, 4.0], [1.0, 2.0])
 
 
 def test_reader_that_waits_for_the_write_is_refused() -> None:
@@ -200,22 +144,26 @@ def test_reader_that_waits_for_the_write_is_refused() -> None:
 @settings(max_examples=150)
 @given(training_samples(controls=False), st.booleans(), st.integers(0, 99))
 def test_every_allowed_order_gives_the_values_of_the_graph(sample: TrainingSample, fuse: bool, seed: int) -> None:
+    """The kernels overwrite all memory that they may overwrite, and compute updates in the memory of variables."""
     graph = sample.graph
     if fuse:
-        passes = default_passes(load_kernels())
-        graph, _ = optimize(graph, roots_of(graph, sample.fetches), passes)
+        graph, _ = optimize(graph, roots_of(graph, sample.fetches), default_passes(load_kernels()))
     ordered = order_writes(graph)
     verify(ordered)
-    variables = {t.node: value for t, value in sample.feeds.items() if sample.graph.nodes[t.node].op == "variable"}
-    placeholders = {t: value for t, value in sample.feeds.items() if t.node not in variables}
+    order = any_order(ordered, np.random.default_rng(seed))
+    computed = [tensor for node in graph if node.op not in ("placeholder", "variable") for tensor in node.tensors]
+    bench = Bench(Graph.of(map(ordered.nodes.__getitem__, order)), random_registry(seed), computed)
+    ran = [instruction.node for instruction in bench.plan.instructions if instruction.node in ordered]
+    assert ran == sorted(ran, key=order.index)
+    for name in bench.plan.variables:
+        bench.put(name, sample.feeds[Tensor(name)])
+    found = list(bench.run(sample.feeds).items())
+    for name, tensor in assigned_values(graph).items():
+        found.append((tensor, bench.value(graph.nodes[name].inputs[0].node)))
     with np.errstate(all="ignore"):
-        memory, computed = play(ordered, any_order(ordered, np.random.default_rng(seed)), variables, placeholders)
-        known = [tensor for tensor in computed if tensor.node in graph]
-        for tensor, expected in zip(known, evaluate(graph, known, sample.feeds), strict=True):
-            assert_same_bits(computed[tensor], expected)
-        for name, tensor in assigned_values(graph).items():
-            (expected,) = evaluate(graph, [tensor], sample.feeds)
-            assert_same_bits(memory[graph.nodes[name].inputs[0].node], expected)
+        expected = evaluate(graph, [tensor for tensor, _ in found], sample.feeds)
+    for (_, value), reference in zip(found, expected, strict=True):
+        assert_same_bits(value, reference)
 
 
 @settings(max_examples=60)
