@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -24,6 +24,7 @@ from runner.kernels.registry import Registry
 from runner.optimizers import Momentum
 from runner.strategies import SyncData, Workload
 from runner.tasks.classification import Classification
+from tests.engine.compile.verified_parts import expect_all_end
 from tests.engine.graph.random_graphs import Sample, samples
 from tests.strategies.networks import NETWORKS, Batch, workload_of
 
@@ -52,7 +53,7 @@ def test_any_graph_has_a_valid_and_repeatable_order(sample: Sample) -> None:
         for node in part:
             assert set(node.control_inputs) == set(cut.nodes[node.name].control_inputs) & set(part.nodes)
         expect_transfers_next_to_their_tensors(list(part))
-    run_waiting({device: list(part.nodes) for device, part in parts.items()}, cut)
+    expect_all_end(parts.values())
 
 
 def expect_transfers_next_to_their_tensors(nodes: Sequence[Node]) -> None:
@@ -85,23 +86,6 @@ def test_node_starts_when_its_inputs_have_arrived_and_its_device_is_free() -> No
         {"x": 0, "w": 0, "y": 0, send: 3 + d, "z": 3 + 2 * d, recv: 3 + wire_s + 2 * d, "late": 3 + wire_s + 3 * d},
         rel=1e-12,
     )
-
-
-def run_waiting(queues: Mapping[str, list[str]], cut: Graph) -> None:
-    """Let every device run its queue and wait at each receive for the matching send; fail if all devices wait."""
-    sent: set[str] = set()
-    at = dict.fromkeys(queues, 0)
-    while any(at[device] < len(queue) for device, queue in queues.items()):
-        before = dict(at)
-        for device, queue in queues.items():
-            while at[device] < len(queue):
-                node = cut.nodes[queue[at[device]]]
-                if node.op == "recv" and node.attributes["key"] not in sent:
-                    break
-                if node.op == "send":
-                    sent.add(node.attributes["key"])
-                at[device] += 1
-        assert at != before, f"all devices wait, after {at} of {queues}"
 
 
 def sent_over(wire_s: float, products: int, *, back: bool, large: bool = False) -> tuple[Graph, Cluster]:

@@ -14,6 +14,7 @@ from runner.engine.graph import Cluster, Gpus, Graph, Node, ShapeError, Tensor, 
 from runner.engine.graph.verify import verify
 from runner.strategies import SyncData
 from tests.engine.compile.passes.graph_text import DEVICES, Case, Text, check
+from tests.engine.compile.verified_parts import expect_all_end
 from tests.gpu.gpus import registry_of
 from tests.kernels.gpu.emulation import EmulatedRuntime
 from tests.strategies.networks import workload_of
@@ -168,22 +169,9 @@ def test_training_step_sends_no_gradients(workers: int, compiled_sources: Path) 
     assert len(orders[0]) > 2
 
 
-def expect_all_end(found: Compiled) -> None:
-    """Simulate the devices and expect that all finish. A sum waits for all devices and a receive for its send."""
-    left = [list(part.graph) for part in found.parts.values()]
-    sent: set[str] = set()
-    while any(left):
-        begun = sum(_run_until_it_waits(nodes, sent) for nodes in left)
-        waiting = {nodes[0].attributes.get("group") if nodes else None for nodes in left}
-        if len(waiting) == 1 and None not in waiting:
-            for nodes in left:
-                nodes.pop(0)
-        else:
-            assert begun, "each device waits for another"
-
-
 def test_all_devices_finish_a_training_step(compiled_sources: Path) -> None:
-    expect_all_end(compiled(3, on_gpus(3), compiled_sources))
+    found = compiled(3, on_gpus(3), compiled_sources)
+    expect_all_end(part.graph for part in found.parts.values())
 
 
 def test_device_sends_an_awaited_tensor_before_it_begins_a_sum(compiled_sources: Path) -> None:
@@ -203,18 +191,8 @@ def test_device_sends_an_awaited_tensor_before_it_begins_a_sum(compiled_sources:
     totals = summed(graph, [first, late], "g", GPUS[:2])
     signature = Signature((known, *totals), feeds=(first, second))
     cluster = on_gpus(2, latency_s=1e-7)
-    expect_all_end(compile_signature(graph, signature, cluster, registry_of(EmulatedRuntime(compiled_sources))))
-
-
-def _run_until_it_waits(nodes: list[Node], sent: set[str]) -> int:
-    """Remove the nodes that a device runs before it has to wait, and return their number."""
-    count = 0
-    while nodes and nodes[0].op != "collective_sum" and (nodes[0].op != "recv" or nodes[0].attributes["key"] in sent):
-        node = nodes.pop(0)
-        count += 1
-        if node.op == "send":
-            sent.add(node.attributes["key"])
-    return count
+    found = compile_signature(graph, signature, cluster, registry_of(EmulatedRuntime(compiled_sources)))
+    expect_all_end(part.graph for part in found.parts.values())
 
 
 def test_parts_are_sent_if_there_is_no_library(compiled_sources: Path) -> None:
