@@ -16,10 +16,10 @@ SIZE = 4
 
 @dataclass(frozen=True)
 class Sample:
-    """A graph, values of its placeholders, and tensors to fetch. devices: the number of devices that the graph uses."""
+    """A graph, values of its placeholders and variables, tensors to fetch, and the number of devices that it uses."""
 
     graph: Graph
-    feeds: dict[Tensor, NDArray[np.float64]]
+    feeds: dict[Tensor, NDArray[Any]] = field(repr=False)
     fetches: list[Tensor]
     devices: int
 
@@ -62,20 +62,8 @@ SHAPES = (IMAGE, MATRIX, VECTOR, SCALAR, FILTERS, SQUARE)
 GEOMETRY: dict[str, Any] = {"strides": (1, 1), "padding": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
 
 
-@dataclass(frozen=True)
-class TrainingSample:
-    """A graph with the patterns of training graphs. feeds: values of its placeholders and variables."""
-
-    graph: Graph
-    feeds: dict[Tensor, NDArray[Any]] = field(repr=False)
-    fetches: list[Tensor]
-    devices: int
-
-
 @st.composite
-def training_samples(
-    draw: st.DrawFn, *, dtype: str = "float64", max_devices: int = 2, controls: bool = True
-) -> TrainingSample:
+def training_samples(draw: st.DrawFn, *, dtype: str = "float64", max_devices: int = 2, controls: bool = True) -> Sample:
     """Draw a graph of layers, gradients and updates: patterns that passes rewrite, and nodes that prevent a rewrite.
 
     controls: whether some nodes wait for other nodes.
@@ -95,7 +83,7 @@ def training_samples(
             sketch.assign(draw(st.sampled_from(SHAPES)))
     computed = [tensor for tensors in sketch.known.values() for tensor in tensors]
     fetches = draw(st.lists(st.sampled_from(computed), min_size=1, max_size=4, unique=True))
-    return TrainingSample(sketch.graph, feeds, fetches, devices)
+    return Sample(sketch.graph, feeds, fetches, devices)
 
 
 @dataclass

@@ -23,7 +23,7 @@ from runner.kernels.contract import Array
 from runner.kernels.registry import Registry
 from runner.optimizers import Momentum
 from runner.strategies import SyncData
-from tests.engine.graph.random_graphs import Sample, TrainingSample, samples, training_samples
+from tests.engine.graph.random_graphs import Sample, samples, training_samples
 from tests.engine.run.fake_kernels import random_registry, reference_registry
 from tests.engine.running import Bench, client, run_once, session
 from tests.oracles import evaluate
@@ -62,7 +62,7 @@ class Stateful:
     devices: int
 
     @classmethod
-    def of(cls, sample: TrainingSample) -> "Stateful":
+    def of(cls, sample: Sample) -> "Stateful":
         graph = sample.graph
         given = {op: {t: v for t, v in sample.feeds.items() if graph.nodes[t.node].op == op} for op in _GIVEN}
         assigns = [node.name for node in graph if node.op == "assign"]
@@ -116,7 +116,7 @@ def expect_equal(found: Results, expected: Results) -> None:
 
 @settings(max_examples=60)
 @given(sample=STATEFUL, seed=SEEDS)
-def test_graphs_with_state_compute_the_reference_result_in_a_session(sample: TrainingSample, seed: int) -> None:
+def test_graphs_with_state_compute_the_reference_result_in_a_session(sample: Sample, seed: int) -> None:
     stateful = Stateful.of(sample)
     expected = stateful.expected()
     expect_equal(stateful.in_a_session(random_registry(seed)), expected)
@@ -124,7 +124,7 @@ def test_graphs_with_state_compute_the_reference_result_in_a_session(sample: Tra
 
 @settings(max_examples=60)
 @given(sample=STATEFUL, seed=SEEDS)
-def test_graphs_with_state_compute_the_reference_result_on_one_executor(sample: TrainingSample, seed: int) -> None:
+def test_graphs_with_state_compute_the_reference_result_on_one_executor(sample: Sample, seed: int) -> None:
     stateful = Stateful.of(sample)
     expect_equal(stateful.on_a_bench(random_registry(seed)), stateful.expected())
 
@@ -149,7 +149,7 @@ def digest() -> str:
 
     @settings(max_examples=20)
     @given(sample=training_samples(controls=False), seed=st.integers(0, 2**32))
-    def note(sample: TrainingSample, seed: int) -> None:
+    def note(sample: Sample, seed: int) -> None:
         plan = Bench(sample.graph, random_registry(seed), sample.fetches).plan
         found.append(f"{seed} {plan.instructions} {plan.slots} {plan.places}")
 

@@ -21,7 +21,7 @@ from runner.kernels.registry import Registry
 from runner.optimizers import Adam, Momentum
 from tests.engine.compile.passes.graph_text import Case, Text, assert_unchanged, check, counts, roots_of
 from tests.engine.compile.passes.training_graphs import NETWORKS, training_step
-from tests.engine.graph.random_graphs import TrainingSample, training_samples
+from tests.engine.graph.random_graphs import Sample, training_samples
 from tests.engine.run.fake_kernels import PLAIN, always, fake_kernel, fake_registry, reference_registry
 
 INPUTS = "a = input(2, 3); b = input(2, 3); c = input(2, 3); rate = input()"
@@ -253,7 +253,7 @@ def test_fused_updates_of_a_training_step_are_equal_bit_for_bit(optimizer: Momen
 
 @settings(max_examples=100)
 @given(st.sampled_from(["float64", "float32"]).flatmap(lambda dtype: training_samples(dtype=dtype)))
-def test_fused_updates_of_any_graph_are_equal_bit_for_bit(sample: TrainingSample) -> None:
+def test_fused_updates_of_any_graph_are_equal_bit_for_bit(sample: Sample) -> None:
     graph, moved = optimize(sample.graph, roots_of(sample.graph, sample.fetches), FUSIONS)
     fetches = [moved.get(tensor, tensor) for tensor in sample.fetches]
     roots = roots_of(graph, fetches)

@@ -35,7 +35,7 @@ from tests.engine.compile.passes.graph_text import (
     roots_of,
 )
 from tests.engine.compile.passes.training_graphs import NETWORKS, TrainingStep, training_step, update_step
-from tests.engine.graph.random_graphs import TrainingSample, training_samples
+from tests.engine.graph.random_graphs import Sample, training_samples
 from tests.engine.running import Bench
 
 PASSES = default_passes(load_kernels())
@@ -63,7 +63,7 @@ def optimized(step: TrainingStep) -> Graph:
 
 @settings(max_examples=150)
 @given(SAMPLES)
-def test_each_pass_alone_and_all_together_change_no_bit(sample: TrainingSample) -> None:
+def test_each_pass_alone_and_all_together_change_no_bit(sample: Sample) -> None:
     roots = roots_of(sample.graph, sample.fetches)
     expected = outcome(sample.graph, sample.fetches, sample.feeds)
     for passes in (*((each,) for each in PASSES), PASSES):

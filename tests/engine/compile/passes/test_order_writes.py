@@ -12,7 +12,7 @@ from runner.engine.graph import Graph, ShapeError, Tensor
 from runner.engine.graph.verify import verify
 from runner.engine.run.kernel_table import load_kernels
 from tests.engine.compile.passes.graph_text import Case, Text, assert_same_bits, assigned_values, check, roots_of
-from tests.engine.graph.random_graphs import TrainingSample, training_samples
+from tests.engine.graph.random_graphs import Sample, training_samples
 from tests.engine.run.fake_kernels import random_registry, reference_registry
 from tests.engine.running import Bench
 from tests.oracles import evaluate
@@ -143,7 +143,7 @@ def test_reader_that_waits_for_the_write_is_refused() -> None:
 
 @settings(max_examples=150)
 @given(training_samples(controls=False), st.booleans(), st.integers(0, 99))
-def test_every_allowed_order_gives_the_values_of_the_graph(sample: TrainingSample, fuse: bool, seed: int) -> None:
+def test_every_allowed_order_gives_the_values_of_the_graph(sample: Sample, fuse: bool, seed: int) -> None:
     """The kernels overwrite all memory that they may overwrite, and compute updates in the memory of variables."""
     graph = sample.graph
     if fuse:
@@ -168,7 +168,7 @@ def test_every_allowed_order_gives_the_values_of_the_graph(sample: TrainingSampl
 
 @settings(max_examples=60)
 @given(training_samples())
-def test_result_is_a_legal_graph_or_an_error_that_names_the_variable(sample: TrainingSample) -> None:
+def test_result_is_a_legal_graph_or_an_error_that_names_the_variable(sample: Sample) -> None:
     """The passes that run before do not make a legal order of reads and writes illegal."""
     refusal = ""
     try:

@@ -16,7 +16,7 @@ from runner.engine.graph.verify import verify
 from runner.kernels.registry import Registry
 from tests.engine.compile.passes.graph_text import DEVICES, HERE, Case, Text, check
 from tests.engine.compile.verified_parts import verify_partition
-from tests.engine.graph.random_graphs import Sample, TrainingSample, samples, training_samples
+from tests.engine.graph.random_graphs import Sample, samples, training_samples
 from tests.engine.running import run_once, session
 from tests.oracles import evaluate
 from tests.samples import Array
@@ -184,7 +184,7 @@ def test_fetch_reads_the_decompressed_tensor() -> None:
 
 @settings(max_examples=60)
 @given(training_samples(dtype="float32", max_devices=3))
-def test_every_compressible_tensor_is_sent_in_16_bits_and_a_second_run_changes_nothing(sample: TrainingSample) -> None:
+def test_every_compressible_tensor_is_sent_in_16_bits_and_a_second_run_changes_nothing(sample: Sample) -> None:
     placed = place(sample.graph, local_cluster(sample.devices), lambda node: None)
     graph, moved = compress_transfers(placed, Roots.of(sample.fetches))
     verify(graph)
