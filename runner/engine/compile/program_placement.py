@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from runner.engine.compile.compile import compile_signature, device_types
-from runner.engine.compile.cost import RESIDENT, Seconds, node_seconds
+from runner.engine.compile.cost import NOT_EXECUTED, Seconds, node_seconds
 from runner.engine.compile.earliest_finish import earliest_finish
 from runner.engine.compile.passes.rewriting import needed_part
 from runner.engine.compile.placement import Groups, colocation_groups, put
@@ -112,7 +112,7 @@ def measured_seconds(measured: Mapping[str, float], program: Program, cluster: C
     compiled = compile_signature(alone, program.clients["train"].signature, cluster, registry)
     # The record has the names of the nodes of a step on one device.
     graph = compiled.parts[device.name].graph
-    computed = [node for node in graph if node.op not in RESIDENT]
+    computed = [node for node in graph if node.op not in NOT_EXECUTED]
     known = [node for node in computed if node.name in measured]
     if len(known) < _LEAST_KNOWN * len(computed):
         raise ValueError(f"found durations of {len(known)} of {len(computed)} nodes of a step, expected at least 75 %")
@@ -120,7 +120,7 @@ def measured_seconds(measured: Mapping[str, float], program: Program, cluster: C
     scale = sum(measured[node.name] for node in known) / estimated
 
     def seconds(graph: Graph, node: Node, device: Device) -> float:
-        found = measured.get(node.name) if node.op not in RESIDENT else 0.0
+        found = measured.get(node.name) if node.op not in NOT_EXECUTED else 0.0
         return scale * node_seconds(graph, node, device) if found is None else found
 
     return seconds

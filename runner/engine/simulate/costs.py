@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from runner.engine.compile.cost import RESIDENT, Seconds
+from runner.engine.compile.cost import NOT_EXECUTED, Seconds
 from runner.engine.compile.passes.transfers import TRANSFERS
 from runner.engine.compile.plan import DevicePlan, Instruction
 from runner.engine.compile.program import Client
@@ -64,7 +64,7 @@ def node_seconds_of(kind_of: Callable[[str], DeviceKind]) -> Seconds:
     """Return a function for the seconds of a node, for placement and scheduling. kind_of: device name -> its kind."""
 
     def seconds(graph: Graph, node: Node, device: Device) -> float:
-        if node.op in RESIDENT:
+        if node.op in NOT_EXECUTED:
             return 0.0
         return op_seconds(node.op, graph.input_specs(node), node.outputs, node.attributes, kind_of(device.name))
 

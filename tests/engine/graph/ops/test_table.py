@@ -11,6 +11,8 @@ from runner.engine.graph import OPS, Device, ops
 from runner.engine.graph.op import ByDecomposition, Cost, NotDifferentiable
 from runner.engine.graph.ops.common import MADE_BY_PASSES
 from runner.engine.run.kernel_table import load_kernels
+from runner.engine.simulate.costs import node_seconds_of
+from runner.engine.simulate.hardware import DeviceKind
 from tests.engine.graph.ops.calls import built, with_decomposition
 from tests.engine.running import CPU_0
 from tests.op_cases import CASES, all_cases
@@ -112,6 +114,9 @@ def test_seconds_are_dispatch_plus_the_maximum_of_arithmetic_and_memory() -> Non
     memory_bound = Device(CPU_0, flops_per_s=1e9, bytes_per_s=47.0)
     assert node_seconds(*product, arithmetic_bound) == DISPATCH_S + 12.0
     assert node_seconds(*product, memory_bound) == DISPATCH_S + 8.0
+    for view in ("identity(f4[3])", "stop_gradient(f4[3])", "reshape(f4[2, 3], shape=(6,))"):
+        described = node_seconds_of(lambda device: DeviceKind(1.0, 1.0))
+        assert [seconds(*built(view), memory_bound) for seconds in (node_seconds, described)] == [0.0, 0.0]
 
 
 def test_only_ops_that_move_data_have_no_flops() -> None:
