@@ -31,8 +31,9 @@ Matrix = NDArray[np.float64]
 
 def _scaled(features: Matrix) -> tuple[Matrix, Matrix, Matrix]:
     """Return features (N, F) scaled to mean 0 and deviation 1, their mean, and their deviation (1 if constant)."""
-    mean, deviation = features.mean(axis=0), features.std(axis=0)
-    deviation = np.where(deviation > 0, deviation, 1.0)
+    mean = features.mean(axis=0)
+    # The computed deviation of a constant need not be 0, because the mean is rounded.
+    deviation = np.where(np.ptp(features, axis=0) > 0, features.std(axis=0), 1.0)
     return (features - mean) / deviation, mean, deviation
 
 
