@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,7 @@ def build(config: Config, kept_placement: Path | None = None) -> Experiment:
 
 def _build(config: Config, kept_placement: Path | None) -> Experiment:
     facts, strategy = limited_facts(config.data), config.parallelism
-    examples = strategy.examples_per_update(config.train.batch_size)
-    if config.train.steps is not None:
-        total_steps = config.train.steps
-    else:
-        assert config.train.epochs is not None, "a checked configuration has steps or epochs"
-        total_steps = math.ceil(config.train.epochs * facts.train_examples / examples)
+    total_steps = updates_of(config, facts)
     program = program_of(config, facts, total_steps)
     require_variables_fit(program)
     replayed = replayed_decisions(config)
@@ -85,11 +81,21 @@ def _build(config: Config, kept_placement: Path | None) -> Experiment:
         program=program,
         cluster=cluster,
         total_steps=total_steps,
-        steps_per_epoch=facts.train_examples / examples,
+        steps_per_epoch=facts.train_examples / strategy.examples_per_update(config.train.batch_size),
         threads_per_worker=config.cluster.threads_per_worker,
         emulation=_emulation(config.cluster, config.seed),
         placed=placed,
     )
+
+
+def updates_of(config: Config, facts: Facts) -> int:
+    """Return the number of updates of a run. facts: the facts of its data."""
+    if config.train.steps is not None:
+        return config.train.steps
+    # The decimal number: as a float, 0.07 epochs of 50,000 examples are more than 3,500 examples.
+    epochs = Fraction(repr(config.train.epochs))
+    examples: int = config.parallelism.examples_per_update(config.train.batch_size)
+    return math.ceil(epochs * facts.train_examples / examples)
 
 
 @without_collection()

@@ -1,7 +1,6 @@
 """The simulation of a configuration on described hardware: the same program, plans and step driver as in a run."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +29,7 @@ from runner.system.schema import Violation
 from runner.system.text import duration
 from runner.tracing.parts import device_parts
 from runner.tracing.timeline_index import TimelineIndex, Update
-from runner.training.build import program_of
+from runner.training.build import program_of, updates_of
 from runner.training.placement import place_layers
 from runner.training.profiles import profiled_machine
 
@@ -118,9 +117,7 @@ def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announc
     Raises ConfigError if the cluster is not described or the description does not fit the strategy, and ResourceError
     if the memory of a device is too small.
     """
-    facts, batch_size = limited_facts(config.data), config.train.batch_size
-    handed_out = config.parallelism.examples_per_update(batch_size)
-    updates = config.train.steps or math.ceil((config.train.epochs or 0) * facts.train_examples / handed_out)
+    updates = updates_of(config, limited_facts(config.data))
     try:
         session = session_of(config, updates)
         memory = memory_of(session, fits=fits)
@@ -135,7 +132,7 @@ def simulate(config: Config, steps: int, *, fits: bool = True, announce: Announc
     return Simulated(
         update_s=[late.now - early.now for early, late in pairwise(marks)],
         worker_step_s=worker_step_s(session.begun, before.now),
-        examples=batch_size,
+        examples=config.train.batch_size,
         hours=updates * seconds / steps / 3600.0,
         busy={device: (after.busy_s[device] - before.busy_s[device]) / seconds for device in after.busy_s},
         carried={link: nbytes / steps for link, nbytes in carried.items()},

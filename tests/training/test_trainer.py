@@ -39,9 +39,10 @@ def test_epochs_become_steps_and_evaluations_read_the_test_split_once() -> None:
     assert experiment.total_steps == math.ceil(2 * 14.38)
     assert experiment.eval_every == 14
     assert experiment.eval_batches == {"test": 4}
-    # In floating point, 100 epochs of 1.1 steps are more than 110 steps.
-    lengths = ("train.epochs=100", "train.steps=null", "train.batch_size=10", "data.train_limit=11")
-    assert build(small_config(*lengths)).total_steps == 110
+    # In floating point, 100 epochs of 1.1 steps are more than 110 steps, and 0.07 epochs of 100 steps more than 7.
+    for epochs, batch_size, limit, steps in ((100, 10, 11, 110), (0.07, 1, 100, 7)):
+        lengths = (f"train.epochs={epochs}", "train.steps=null", f"train.batch_size={batch_size}")
+        assert build(small_config(*lengths, f"data.train_limit={limit}")).total_steps == steps
 
 
 def test_repeated_steps_synchronize_at_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
