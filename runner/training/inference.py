@@ -1,5 +1,6 @@
 """Scores and predictions of a network, trained by any strategy, on one device of this machine."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -176,7 +177,7 @@ def score_views(
             above = (mean > mean[np.arange(size), y][:, None]).sum(axis=1)[answered]
             hits.update(examples=int(real.sum()), accuracy=int((above < 1).sum()), top5_accuracy=int((above < 5).sum()))
     examples = hits.pop("examples")
-    right = {name: count / examples for name, count in hits.items()}
+    right = {name: count / examples if examples else math.nan for name, count in hits.items()}
     errors = {name.replace("accuracy", "error"): 1 - part for name, part in right.items()}
     return {TEST: Scores(right | errors, examples)}
 

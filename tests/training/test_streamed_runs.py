@@ -1,6 +1,7 @@
 """Training on records: under every strategy, and after a resume, the weights are those of training on arrays."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,6 +111,9 @@ def test_ten_views_are_scored_by_their_mean_probabilities(tmp_path: Path, monkey
     kept = taken["y"] != 1
     right = np.argmax(means, axis=1)[kept] == taken["y"][kept]
     assert (scores.examples, scores.metrics["accuracy"]) == (10, pytest.approx(right.mean()))
+    ignoring = one_device(small_config(*chosen, f"task.ignored_label={taken['y'][0]}"), 1)
+    scores = score_views(ignoring, checkpoint, replace(config.data, test_limit=1), data.normalisation)["test"]
+    assert (scores.examples, math.isnan(scores.metrics["error"])) == (0, True)
     monkeypatch.setattr(type(config.task), "answers", lambda task, outputs: np.full_like(outputs, np.nan))
     broken = score_views(device, checkpoint, config.data, data.normalisation)["test"].metrics
     assert (broken["accuracy"], broken["top5_accuracy"]) == (0.0, 0.0)
