@@ -64,7 +64,7 @@ class CheckpointConfig:
     every_s: Annotated[float, Bounds(0, 10**9)] | None = key(
         60.0,
         "seconds between further checkpoints, more if saving takes over 2 % of the time; null, or asynchronous "
-        "workers: none",
+        "workers that do not race: none",
     )
     # With fewer checkpoints, a damaged new checkpoint could leave the run without an intact one.
     keep: Annotated[int, Bounds(3, 10**9)] = key(3, "newest checkpoints kept, 3 or more")
