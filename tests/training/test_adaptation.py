@@ -21,7 +21,7 @@ from runner.training import recording
 from runner.training.adaptation import coral, storing
 from runner.training.adaptation.coral import aligned, classifier
 from runner.training.adaptation.domains import domain_program
-from runner.training.adaptation.moments import Moments, divergence, pooled
+from runner.training.adaptation.moments import Moments, divergence
 from runner.training.build import workload_of
 from runner.training.exported import ExportedNetwork, export
 from runner.training.inference import pipeline_as_trained
@@ -36,7 +36,9 @@ TARGET = {"name": "digits", **SETTINGS}
 
 def test_pooled_moments_are_those_of_all_examples() -> None:
     x = np.random.default_rng(0).normal(3, 2, (5, 8, 6)) * np.arange(1, 7)
-    found = pooled(((batch.mean(axis=0), batch.var(axis=0)) for batch in x), neurons=6)
+    found = Moments.none(neurons=6)
+    for batch in x:
+        found = found.pooled(batch.mean(axis=0), batch.var(axis=0))
     np.testing.assert_allclose(found.mean, x.reshape(40, 6).mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.variance, x.reshape(40, 6).var(axis=0), rtol=1e-12)
     assert found.batches == 5

@@ -18,7 +18,7 @@ from runner.errors import ConfigError
 from runner.strategies.base import Workload
 from runner.strategies.clients import program_of
 from runner.strategies.replica import Replica, cast_fields, placeholders
-from runner.training.adaptation.moments import Moments, pooled
+from runner.training.adaptation.moments import Moments
 from runner.training.build import workload_of
 from runner.training.evaluation import TEST, Scores, evaluate
 from runner.training.inference import OneDevice, opened, pipeline_as_trained
@@ -188,11 +188,11 @@ class DomainSession:
 
     def moments(self, domain: str) -> dict[str, Moments]:
         """Return layer -> moments of its outputs on all train batches of a domain."""
-        found = list(self._fetched(_MOMENTS, domain, self.batches[domain]))
-        return {
-            layer: pooled(((each[f"{layer}/mean"], each[f"{layer}/variance"]) for each in found), neurons)
-            for layer, neurons in self.built.layers.items()
-        }
+        pools = {layer: Moments.none(neurons) for layer, neurons in self.built.layers.items()}
+        for fetched in self._fetched(_MOMENTS, domain, self.batches[domain]):
+            for layer, before in pools.items():
+                pools[layer] = before.pooled(fetched[f"{layer}/mean"], fetched[f"{layer}/variance"])
+        return pools
 
     def features(self, domain: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return features (N, F) and labels (N,) of all train batches of a domain."""

@@ -4,7 +4,6 @@ The source is Li et al. 2016, "Revisiting batch normalization for practical doma
 (AdaBN).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,14 +38,6 @@ class Moments:
         difference = np.asarray(mean, np.float64) - self.mean
         within = (n * self.variance + np.asarray(variance, np.float64)) / total
         return Moments(self.mean + difference / total, within + np.square(difference) * (n / total**2), total)
-
-
-def pooled(parts: Iterable[tuple[NDArray[np.floating], NDArray[np.floating]]], neurons: int) -> Moments:
-    """Return the moments over all batches. parts: mean and variance (C,) of each batch."""
-    found = Moments.none(neurons)
-    for mean, variance in parts:
-        found = found.pooled(mean, variance)
-    return found
 
 
 def divergence(one: Moments, other: Moments) -> float:
