@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class KeptStates:
-    """Saves and copies the state of one run when this is due, together with the decisions that led to it."""
+    """Saves and copies the state of one run when this is due, together with the decisions that led to it.
+
+    saver: the thread that writes checkpoints.
+    """
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class KeptStates:
         self._meta = meta
         self._callbacks = callbacks
         self._recovery = recovery
-        self._saver = BackgroundSaver(experiment.config.checkpoint.every_s)
+        self.saver = BackgroundSaver(experiment.config.checkpoint.every_s)
 
     def begin(self, driver: StepDriver, first_step: int) -> None:
         """Prepare for updates from ``first_step`` on by new or restarted workers, which ``driver`` directs."""
@@ -66,8 +69,8 @@ class KeptStates:
         every = self._experiment.config.checkpoint.every_steps
         if every is not None and progress.done % every == 0:
             self.save(progress)
-        self._saver.check()
-        if self._saver.is_due and not ends and self._can_save_by_time:
+        self.saver.check()
+        if self.saver.is_due and not ends and self._can_save_by_time:
             self.save(progress, begin_again=False)
         if self._recovery is not None and self._recovery.is_due and self._can_copy:
             self._recovery.copy(progress)
@@ -106,7 +109,7 @@ class KeptStates:
         """
         if progress.saved_step == progress.done:
             return
-        self._saver.finish()  # before the variables are copied again
+        self.saver.finish()  # before the variables are copied again
         begun, variables = time.monotonic(), self.variables() if begin_again else self._session.run(SAVE)
         # Decisions and metrics are written first, so that they are complete up to every checkpoint on the disk.
         self.write_decisions()
@@ -116,7 +119,7 @@ class KeptStates:
             self._recovery.keep(progress, variables)
         # Wait, because a callback may stop the run, and the duration of the save must not change the step of the stop.
         if self._callbacks.override(Callback.on_checkpoint):
-            path = self._saver.finish()
+            path = self.saver.finish()
             assert path is not None
             self._callbacks.on_checkpoint(progress.done, path)
 
@@ -131,24 +134,12 @@ class KeptStates:
         if boundary.variables is None or is_saved or self._experiment.runs_in_virtual_time:
             return
         self._start(boundary.progress, boundary.variables, time.monotonic())
-        self.finish()
+        self.saver.finish()
 
     def _start(self, progress: Progress, variables: Mapping[str, NDArray[Any]], begun: float) -> None:
         of_the_run = (self._experiment, self._directory, self._record)
-        self._saver.start(prepared_checkpoint(*of_the_run, progress, variables, self._meta), begun)
+        self.saver.start(prepared_checkpoint(*of_the_run, progress, variables, self._meta), begun)
 
     def write_decisions(self) -> list[Path]:
         """Write the decisions of the step driver so far; return the paths of the files."""
         return self._decisions.write(self._driver.decisions())
-
-    def check(self) -> None:
-        """Raise the error of a checkpoint that could not be written. Does not wait."""
-        self._saver.check()
-
-    def finish(self) -> None:
-        """Wait until the last checkpoint is written. Raises the error of a checkpoint that could not be written."""
-        self._saver.finish()
-
-    def close(self) -> None:
-        """Wait as :meth:`finish` does, and end the thread that writes."""
-        self._saver.close()

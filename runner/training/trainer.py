@@ -107,7 +107,7 @@ class Trainer:
             at_the_end("closing the display", lambda error: self._display.close()),
             at_the_end("writing the record of the used workers", lambda error: self._record_decisions()),
             at_the_end("writing the timeline", self._trace.finish),
-            at_the_end("writing a checkpoint", lambda error: self._states.close()),
+            at_the_end("writing a checkpoint", lambda error: self._states.saver.close()),
             at_the_end("closing the records of recoveries and endings", lambda error: self._close_records()),
         ):
             lost: WorkerLostError | None = None
@@ -132,7 +132,7 @@ class Trainer:
     def _recover(self, lost: WorkerLostError) -> None:
         """Replace the lost worker, and return to the newest boundary or continue from the present state."""
         assert self._recovery is not None
-        self._states.check()  # a checkpoint that is being written does not delay the recovery
+        self._states.saver.check()  # a checkpoint that is being written does not delay the recovery
         self._trace.drop()
         self._close_records()
         self._states.write_decisions()
@@ -186,7 +186,7 @@ class Trainer:
             self._evaluate(counted=False)
         self._step_driver.synchronize()  # a callback may have stopped the run after a checkpoint by time
         self._states.save(self.progress)
-        self._states.finish()
+        self._states.saver.finish()
         if self.progress.done < total:
             why = self._callbacks.reason or self.progress.metric.early_stop_text(self.experiment.config)
             self.progress.stopped = f"after step {self.progress.done} of {total}: {why}"
@@ -322,7 +322,7 @@ class Trainer:
             advice = f"a run with parallelism.replay={strategy.replayed} cannot be resumed; start a new run"
         elif not self.experiment.runs_in_virtual_time:
             self._states.save(self.progress)
-            self._states.finish()
+            self._states.saver.finish()
         elif self.progress.saved_step != self.progress.done:
             # An additional checkpoint would change the order of events, compared with an uninterrupted run.
             stopped += (
