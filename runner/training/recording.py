@@ -116,7 +116,8 @@ def with_results(
     if race is not None and race.decisions is not None:
         dropped_shares, dropped_examples = dropped_by_worker(directory.decisions_jsonl(race.decisions))
     step, monitor = progress.metric.best_step, monitor_of(config)
-    kept = step if keeps_best(config) else None
+    # A run can end with an error before the checkpoint of its best step is written.
+    kept = step if keeps_best(config) and (directory.checkpoints / f"step-{step}").exists() else None
     summary = record.results(summary, kept, lambda metric: config.task.direction(metric) == MIN)
     monitored = {} if kept is None or progress.metric.best is None else {monitor.metric: progress.metric.best}
     batch_size, busy = config.train.batch_size, sum(progress.step_seconds)

@@ -246,8 +246,10 @@ def test_no_checkpoint_is_written_if_a_variable_is_not_finite(tmp_path: Path, mo
     monkeypatch.setattr(KeptStates, "variables", ruined)
     expected = r"variable 'fc1/bias' is not finite after step 1, so no checkpoint is written: lower optimizer.lr"
     with pytest.raises(NumericError, match=expected):
-        train(tmp_path, "train.steps=4", "checkpoint.every_steps=2")
+        train(tmp_path, "train.steps=4", "train.eval_every=2", "checkpoint.keep_best=true")
     assert not list((tmp_path / "checkpoints").glob("step-*"))
+    summary = Summary.read(tmp_path / "summary.json")
+    assert (summary.best_step, summary.best_checkpoint) == (2, None)
 
 
 def test_a_trace_is_two_files_and_a_table_and_changes_no_weight(tmp_path: Path, trained: Callable[..., Path]) -> None:
