@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.checkpoint import BEST, find, load
+from runner.checkpoint import BEST, find
 from runner.config.schema import Config
 from runner.data.source import source_from_config
 from runner.engine.run.local_session import LocalSession
-from runner.errors import Interrupted
 from runner.kernels.registry import Registry
 from runner.records.summary import Summary
 from runner.tasks.classification import Classification
@@ -195,20 +194,6 @@ def test_the_training_loss_can_be_monitored_too(tmp_path: Path) -> None:
     summary = train(tmp_path, "train.monitor=train/loss", "train.eval_every=1", "train.log_every=1")
     records = list(read_metrics(tmp_path / "metrics.jsonl"))
     assert summary.best_value == min(r.values["train/loss"] for r in records if "train/loss" in r.values)
-
-
-def test_a_signal_keeps_the_count_of_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer.Trainer, "_stop_if_requested", stop_at_6)
-    with pytest.raises(Interrupted):
-        train(tmp_path, *VALIDATED, "train.steps=20", "train.patience=5", "train.min_delta=1")
-    progress = load(find(tmp_path, "newest")).manifest.meta.progress
-    assert progress["monitor/waited"] == 2
-
-
-def stop_at_6(self: Any) -> None:
-    if self.progress.done == 6:
-        self._states.save(self.progress)
-        raise Interrupted(2)
 
 
 BETTER_BY = "train.min_delta=0.1"
