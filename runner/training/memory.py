@@ -10,6 +10,7 @@ from runner.engine.cluster.assignment import peer_of
 from runner.engine.compile.plan import DevicePlan
 from runner.engine.compile.program import Program
 from runner.engine.compile.program_plans import ProgramPlans
+from runner.engine.graph import TensorSpec, state_dtype
 from runner.errors import ResourceError
 from runner.kernels.gpu.driver import GpuFacts
 from runner.system.machine import available_memory, process_room, usable_memory
@@ -97,7 +98,8 @@ def dataset_bytes(experiment: Experiment) -> int:
     examples = facts.train_examples + facts.test_examples
     if data.streamed:
         ahead: int = (data.prefetch + 1) * max(train.batch_size, train.eval_batch_size)
-        return examples * INDEX_BYTES + ahead * 4 * math.prod(facts.shape)
+        inputs = TensorSpec(facts.shape, facts.fields["x"].dtype or state_dtype(experiment.config.precision))
+        return examples * INDEX_BYTES + ahead * inputs.nbytes
     return examples * example
 
 

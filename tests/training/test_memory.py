@@ -59,6 +59,13 @@ def test_inputs_take_the_bytes_of_their_dtype(dtype: str, nbytes: int, tmp_path:
     assert memory.dataset_bytes(experiment) == (5 + 4) * (6 * 5 * nbytes + 8)
 
 
+@pytest.mark.parametrize(("precision", "nbytes"), [("float32", 4), ("float64", 8)])
+def test_a_streamed_dataset_takes_the_bytes_of_its_batches(precision: str, nbytes: int, tmp_path: Path) -> None:
+    data = ("data=arrays", f"data.path={write_arrays(tmp_path / 'my.npz')}", "data.stream=true")
+    found = memory.dataset_bytes(build(small_config(*data, f"precision={precision}", "train.eval_batch_size=50")))
+    assert found == 12 * memory.INDEX_BYTES + 2 * 50 * (6 * 5 * nbytes)
+
+
 def test_every_process_holds_its_variables_and_the_data() -> None:
     servers = ("parallelism.combine=parameter_server", "parallelism.servers=2")
     found = planned("parallelism=sync_data", "parallelism.workers=2", *servers)
