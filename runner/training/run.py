@@ -33,6 +33,7 @@ from runner.system.shutdown import StopRequest, at_the_end
 from runner.tracking.base import BEST_NETWORK, LAST_NETWORK, NO_NETWORK
 from runner.training import preconditions, recording
 from runner.training.build import build, open_session
+from runner.training.callbacks import Callbacks
 from runner.training.devices import log_run_devices
 from runner.training.display import create_display
 from runner.training.experiment import Experiment
@@ -55,12 +56,13 @@ def run(
     sweep: SweepPlace | None = None,
     resume: bool = False,
     repeats: str = "",
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | Callbacks = (),
 ) -> Summary:
     """Train or simulate a configuration in ``run_dir``; return the summary, which is also written as ``summary.json``.
 
-    callbacks: objects that are called after the callbacks of the configuration. resume: continue from the newest
-    checkpoint in ``run_dir``. repeats: run_id of the run that this run repeats, stored in the summary; "" for none.
+    callbacks: objects that are called after the callbacks of the configuration; or all callbacks of a run that lost
+    workers and continues without them. resume: continue from the newest checkpoint in ``run_dir``. repeats: run_id of
+    the run that this run repeats, stored in the summary; "" for none.
     Raises the RunnerError that ended the run, after writing the summary; ConfigError if the code of a plugin failed.
     """
     with plugin_errors(provenance()):
@@ -69,6 +71,8 @@ def run(
             from runner.training.simulated_run import run_simulated
 
             return run_simulated(config, run_dir, overrides=overrides, sweep=sweep, resume=resume)
+        if not isinstance(callbacks, Callbacks):
+            callbacks = Callbacks([*copy.deepcopy(list(config.callbacks.values())), *callbacks])
         if not resume:
             require_unused(run_dir.absolute())
             config = with_checkpoint_named(config)
@@ -83,8 +87,7 @@ def run(
                 draft = dataclasses.replace(draft, provenance=origin, repeats=repeats)
                 if sweep is not None and sweep.gpus:
                     log.info("devices: %s", sweep.gpus)
-                called = [*copy.deepcopy(list(config.callbacks.values())), *callbacks]
-                return _Run(draft, experiment, directory, sweep, start, called).execute()
+                return _Run(draft, experiment, directory, sweep, start, callbacks).execute()
         except NotStartedAgainError as lost:
             fewer = preconditions.with_remaining_workers(config, lost)
             log.warning("the run continues from the newest checkpoint with %d workers", lost.remaining)
@@ -150,7 +153,7 @@ class _Run:
     directory: RunDirectory
     sweep: SweepPlace | None
     new_start: Start | None
-    callbacks: Sequence[Callback] = ()
+    callbacks: Callbacks
     record: Record | None = None
     started: float = field(default_factory=time.monotonic)
 

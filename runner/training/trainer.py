@@ -4,7 +4,7 @@ import logging
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -50,8 +50,8 @@ class Trainer:
         stop: StopRequest,
         meta: CheckpointMeta,
         first_step: int,
-        callbacks: Sequence[Callback] = (),
-        recovery: "Recovery | None" = None,
+        callbacks: Callbacks,
+        recovery: "Recovery | None",
     ) -> None:
         """Prepare the loop.
 
@@ -72,7 +72,7 @@ class Trainer:
         self._newest_recorded = first_step or None
         self._display = display
         self._stop = stop
-        self._callbacks = Callbacks(callbacks)
+        self._callbacks = callbacks
         self._states = KeptStates(experiment, session, directory, record, meta, self._callbacks, recovery)
         self._begin()
         self._one_by_one = config.trace or self._callbacks.override(Callback.on_step)

@@ -276,11 +276,12 @@ def test_a_run_goes_on_with_fewer_workers(tmp_path: Path, monkeypatch: pytest.Mo
     fewer = (*three, "train.steps=8", "cluster.min_workers=2")
     with monkeypatch.context() as patched:
         no_room_for_a_replacement(patched)
-        patched.setattr(Recovery, "is_due", True)
+        patched.setattr(Recovery, "is_due", property(lambda recovery: recovery.boundary.progress.done < 3))
         summary = train(tmp_path / "run", fewer, lost)
     (recorded,) = recoveries_of(tmp_path / "run")
     assert (recorded["worker"], recorded["replaced"], recorded["remaining"]) == ("worker-1", [], 2)
-    assert lost.steps == list(range(1, 9))
+    assert recorded["continued_from"] == 3
+    assert lost.steps == list(range(1, 9)), "callbacks are not called again for steps 4 to 6"
     assert (summary.status, summary.steps, summary.recoveries) == ("finished", 8, 1)
     stored = load_stored(tmp_path / "run" / "config.yaml")
     assert stored.parallelism.workers == 2
