@@ -8,9 +8,8 @@ from pathlib import Path
 
 from benchmarks.alternate import Contestant, alternate, load, started
 from benchmarks.cases import Case
-from benchmarks.experiments import timed_experiment
+from benchmarks.experiments import prepare, timed_experiment
 from benchmarks.limit import Rates, case_result, multiply_adds
-from benchmarks.prepare import prepare
 from benchmarks.protocol import PHASES
 from benchmarks.results import CaseResult
 from benchmarks.subjects import SubjectSpec

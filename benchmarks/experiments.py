@@ -4,12 +4,15 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from benchmarks.network import write_problem
+from benchmarks.problem import Problem
 from benchmarks.timed_single import TimedSingle
 from runner.config.configuration import fix_machine_values
 from runner.config.hydra_app import compose
@@ -19,7 +22,7 @@ from runner.engine.run.kernel_table import load_kernels
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import Session, scalar
 from runner.system.machine import usable_cores
-from runner.training.build import build
+from runner.training.build import build, workload_of
 from runner.training.experiment import Experiment
 
 
@@ -71,3 +74,23 @@ def feeds(experiment: Experiment, client: Client, step: int) -> dict[str, NDArra
     values = {"step": step, "learning_rate": experiment.learning_rate(step)}
     graph = experiment.program.graph
     return {name: scalar(values[name], graph.spec(tensors[0]).dtype) for name, tensors in client.feeds.items()}
+
+
+def prepare(overrides: Sequence[str], folder: Path) -> Problem:
+    """Write the problem of a classification with the momentum optimizer, and return it. Raises ConfigError.
+
+    In every precision, the description and the initial values are those of the float32 network.
+    """
+    experiment = timed_experiment([*overrides, "precision=float32"])
+    with opened(experiment) as session:
+        saved = session.run("save")
+    return write_problem(
+        folder,
+        workload_of(experiment.config, experiment.facts),
+        experiment.facts.classes,
+        saved,
+        precision=configuration(overrides).precision,
+        threads=experiment.threads_per_worker,
+        learning_rate=experiment.learning_rate(0),
+        overrides=overrides,
+    )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.alternate import SETTLING, rotated
 from benchmarks.environments import MissingEnvironmentError, python_of
-from benchmarks.prepare import prepare
+from benchmarks.experiments import prepare
 from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.results import TOLERANCES
 from benchmarks.subjects import OURS, PEERS, SubjectSpec

@@ -14,7 +14,7 @@ from benchmarks.alternate import started as contestant
 from benchmarks.cases import CASES
 from benchmarks.cells import NOTHING, markdown, ratio
 from benchmarks.compare import WARM_UP
-from benchmarks.prepare import prepare
+from benchmarks.experiments import prepare
 from benchmarks.process import SubjectProcess
 from benchmarks.results import SubjectResult
 from benchmarks.strategies import configured

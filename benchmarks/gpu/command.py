@@ -13,8 +13,7 @@ from benchmarks.cells import origin
 from benchmarks.environments import ROOT, members
 from benchmarks.gpu.deadline import Deadline
 from benchmarks.gpu.measure import COMPARE_PLANS, COMPILED, MODES, QUICK, UNKNOWN, Settings, measure, measure_rates
-from benchmarks.gpu.networks import GPU_CASES, PRECISIONS
-from benchmarks.gpu.problems import prepare
+from benchmarks.gpu.networks import GPU_CASES, PRECISIONS, prepare
 from benchmarks.gpu.store import Measured, read_store
 from benchmarks.gpu.table import page
 from benchmarks.limit import Rates

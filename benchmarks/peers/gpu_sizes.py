@@ -1,8 +1,5 @@
 """The amount of work in the phases of :mod:`benchmarks.peers.gpu_rates`."""
 
-PRODUCTS = ("float32", "tf32", "bfloat16")
-"""The phases that are matrix products."""
-
 COPY = "copy"
 
 REPEATS = 10

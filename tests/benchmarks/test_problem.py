@@ -10,10 +10,9 @@ import pytest
 
 from benchmarks.cases import CASES, Case
 from benchmarks.description import describe
-from benchmarks.experiments import feeds, fixed_batch, opened, timed_experiment
+from benchmarks.experiments import feeds, fixed_batch, opened, prepare, timed_experiment
 from benchmarks.network import forward_layers
 from benchmarks.peers.arrays import TO_NHWC, channels_last, places
-from benchmarks.prepare import prepare
 from benchmarks.problem import KINDS, Layer, Problem, load_problem, unsupported
 from runner import nn
 from runner.engine.compile.program import Client, Program

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.alternate import SETTLING, Contestant, alternate
 from benchmarks.environments import REQUIREMENTS, MissingEnvironmentError, python_of
-from benchmarks.prepare import prepare
+from benchmarks.experiments import prepare
 from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.protocol import peak_memory_mib
 from benchmarks.results import SubjectResult

@@ -10,7 +10,6 @@ import pytest
 from benchmarks.gpu import networks
 from benchmarks.gpu.engine import Engine, engine_on
 from benchmarks.gpu.ours import OursOnGpu
-from benchmarks.gpu.problems import prepare
 from benchmarks.problem import Problem
 from runner.errors import RunnerError
 from runner.kernels.gpu.platform import GpuPlatform
@@ -142,7 +141,7 @@ def losses(engine: Engine, problem: Problem) -> tuple[list[float], float]:
 
 @pytest.mark.small
 def test_the_benchmark_computes_the_same_losses_on_a_gpu_as_on_cpus(gpu: Gpu, tmp_path: Path) -> None:
-    problem = prepare(BENCHMARK, tmp_path / "problem")
+    problem = networks.prepare(BENCHMARK, tmp_path / "problem")
     found, memory = losses(Engine(on_gpu(1), gpu.registry()), problem)
     expected, _ = losses(engine_on("cpu", "float32"), problem)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
