@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.__main__ import VERBS
 from benchmarks.cases import CASES, PRECISIONS
 from benchmarks.collectives import COLLECTIVE_CASES
 from benchmarks.compare import Settings
@@ -25,12 +26,7 @@ _DESCRIPTION = """Measure runner and other frameworks (peers), and print the tab
 begin with it: {cases}. First run `python -m benchmarks peers [{environments} ...]`, which installs each of the other
 frameworks into a separate environment; the tables list missing frameworks as not installed. The cases of `collectives`
 are measured only if they are named. Their peers are MPI and Gloo; both are measured unless --subjects is none.
-`python -m benchmarks backup --output FILE` measures the benefit of a backup worker.
-`python -m benchmarks tracking --output FILE` measures the cost of a tracking store that is locked or unavailable.
-`python -m benchmarks input --output FILE` compares input pipelines on JPEG photographs.
-`python -m benchmarks language --output FILE` compares training steps of the LSTM language model.
-`python -m benchmarks simulator --output FILE` compares simulated with real steps; first record a profile: --record.
-`python -m benchmarks table NAME` measures a table of the kind benchmark, such as one_machine, into results/."""
+`python -m benchmarks VERB --help` describes another measurement; VERB is one of {verbs}."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,9 @@ class Options:
 
 def parse(arguments: Sequence[str]) -> Options:
     """Parse the command line. Exits with code 2 and a message if an argument is wrong."""
-    description = _DESCRIPTION.format(cases=", ".join(NAMES), environments="|".join(REQUIREMENTS))
+    description = _DESCRIPTION.format(
+        cases=", ".join(NAMES), environments="|".join(REQUIREMENTS), verbs=", ".join(VERBS)
+    )
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=description)
     add = parser.add_argument
     add("cases", nargs="*", metavar="CASE", default=[], help="default: all but smoke, resnet1001, collectives, overlap")

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import backup, environments, tables, tracking
-from benchmarks.__main__ import main
+from benchmarks.__main__ import VERBS, main
 from benchmarks.backup import SUBJECTS, Subject
 from benchmarks.environments import ROOT
 from benchmarks.experiments import configuration
@@ -186,11 +186,15 @@ def test_compared_cases_can_be_configured(name: str) -> None:
     assert configuration(["model=resnet_cifar", "data=synthetic", *SUBJECTS[name]]).parallelism.workers == 4
 
 
-@pytest.mark.parametrize("command", ["backup", "tracking", "input"])
-def test_a_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help_and_is_listed_in_that_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
-        main([command, "--help"])
-    assert f"python -m benchmarks {command}" in capsys.readouterr().out
+        main(["--help"])
+    listed = capsys.readouterr().out.split()
+    for verb in VERBS:
+        assert {verb, f"{verb},", f"{verb}."} & set(listed)
+        with pytest.raises(SystemExit, match="0"):
+            main([verb, "--help"])
+        assert f"usage: python -m benchmarks {verb} " in capsys.readouterr().out
 
 
 @pytest.fixture
