@@ -44,7 +44,6 @@ class OverlapResult:
 
     combine: str
     title: str
-    workers: int
     network: str
     turn: int
     ways: Sequence[SubjectResult]
@@ -90,7 +89,7 @@ def measure_overlap(name: str, *, rounds: int, turn: int | None) -> OverlapResul
         alternate(contestants, "step", rounds=rounds, turn=turn)
     ways = [each.result for each in contestants]
     require_same_losses(ways)
-    return OverlapResult(combine, CASE.title, WORKERS, _network(combine), turn, ways)
+    return OverlapResult(combine, CASE.title, _network(combine), turn, ways)
 
 
 def require_same_losses(ways: Sequence[SubjectResult]) -> None:
@@ -120,7 +119,7 @@ def overlap_section(results: Sequence[OverlapResult]) -> str:
     lines = [
         "## Overlap of exchange and compute, float32",
         "",
-        f"sync_data on {first.title}, {first.workers} workers of one thread each, which share the cores.",
+        f"sync_data on {first.title}, {WORKERS} workers of one thread each, which share the cores.",
         f"Network between workers, emulated: {first.network}; every ordered pair of workers has a separate link.",
         "No network: the overlapped plans without the waits that emulate the network.",
         "Blocking: a worker sends no gradient before it has computed all gradients.",

@@ -43,7 +43,6 @@ class SubjectProcess:
         pinned: bool = True,
         timeout_s: float | Callable[[], float] = ANSWER_TIMEOUT_S,
     ) -> None:
-        self.name = spec.name
         self._log = log
         self._timeout_s = timeout_s
         command = [str(python_of(spec.environment)), "-m", spec.module, *spec.arguments]
