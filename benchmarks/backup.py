@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.alternate import SETTLING, rotated
 from benchmarks.cases import CASES
-from benchmarks.cells import document, listed, markdown, origin, publish
+from benchmarks.cells import command_line, document, listed, markdown, origin, publish
 from benchmarks.configured import Configured
 from benchmarks.protocol import timed
 from runner.records.summary import step_time
@@ -81,7 +81,7 @@ def page(subjects: Sequence[Subject], command: str) -> str:
     slow = next(subject for subject in subjects if subject.record)
     return document(
         "# Backup workers",
-        listed(origin(f"{usable_cores()} cores", emulated=slow.emulated, command=f"`{command}`")),
+        listed(origin(f"{usable_cores()} cores", emulated=slow.emulated, command=command)),
         f"{CASE.name}, float32; each update uses {BATCH} examples. There is one parameter server; each process has "
         f"one thread.\nThe configurations took turns. Untimed steps at the start of each turn: {SETTLING}.\n"
         "All configurations with slow workers use the same delays, determined by seed, worker and step.",
@@ -99,8 +99,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, default=15, help="steps in a turn")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the tables to this file")
     given = parser.parse_args(arguments)
-    command = f"python -m benchmarks backup --rounds {given.rounds} --steps {given.steps}"
-    publish(page(measure(given.rounds, given.steps), command), given.output)
+    publish(page(measure(given.rounds, given.steps), command_line(parser, given)), given.output)
     return 0
 
 

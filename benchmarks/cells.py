@@ -1,6 +1,8 @@
 """Markdown pages and tables, and the formats of their numbers."""
 
+import argparse
 import datetime
+import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +44,15 @@ def origin(cpu: str, **more: str) -> dict[str, str]:
     """Return facts about a measurement by name: the CPU, of which ``cpu`` states the use, commit, date, and others."""
     today = str(datetime.datetime.now(tz=datetime.UTC).date())
     return {"CPU": f"{cpu_model()}, {cpu}", "commit": git_commit(ROOT) or NOTHING, "date": today, **more}
+
+
+def command_line(parser: argparse.ArgumentParser, given: argparse.Namespace) -> str:
+    """Return a command as Markdown, with all its options except ``--output``, also those that have default values."""
+    words = []
+    for name, value in vars(given).items():
+        if name != "output" and value is not None and value is not False:
+            words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return f"`{parser.prog} {shlex.join(words)}`"
 
 
 def listed(facts: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.alternate import alternate, load, started
-from benchmarks.cells import NOTHING, document, listed, markdown, origin, publish
+from benchmarks.cells import NOTHING, command_line, document, listed, markdown, origin, publish
 from benchmarks.protocol import CLOCKS, WALL
 from benchmarks.results import SubjectResult
 from benchmarks.subjects import SubjectSpec
@@ -97,12 +97,16 @@ def page(results: Sequence[SubjectResult], photos: int, command: str, clock: str
     """Return the table and a description of the measurement."""
     rates = [{phase: BATCH / statistics.median(times) for phase, times in each.seconds.items()} for each in results]
     rows = [
-        (each.name, *(_rate(found, phase) for phase in PHASES), each.failure or _versions(each.versions))
+        (
+            each.name,
+            *(_rate(found, phase) for phase in PHASES),
+            each.failure or ", ".join(map(" ".join, each.versions.items())),
+        )
         for each, found in zip(results, rates, strict=True)
     ]
     return document(
         "# Input pipelines",
-        listed(origin(f"one of {usable_cores()} cores", command=f"`{command}`")),
+        listed(origin(f"one of {usable_cores()} cores", command=command)),
         _METHOD.format(batch=BATCH, photos=photos, clock=clock),
         markdown(("subject", *PHASES, "versions"), [*rows, ("ratio", *(_ratio(rates, phase) for phase in PHASES), "")]),
     )
@@ -115,10 +119,6 @@ def _rate(found: Mapping[str, float], phase: str) -> str:
 def _ratio(rates: Sequence[Mapping[str, float]], phase: str) -> str:
     others = [found[phase] for found in rates[1:] if phase in found]
     return f"{rates[0][phase] / max(others):.2f}" if others and phase in rates[0] else NOTHING
-
-
-def _versions(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -140,6 +140,5 @@ def main(arguments: Sequence[str]) -> int:
             (folder / "photos").mkdir()
         count = prepare(given.photos or photographs(folder / "photos"), folder)
         results = measure(folder, SUBJECTS, given.rounds, given.batches, given.clock)
-    command = f"python -m benchmarks input --rounds {given.rounds} --batches {given.batches} --clock {given.clock}"
-    publish(page(results, count, command, given.clock), given.output)
+    publish(page(results, count, command_line(parser, given), given.clock), given.output)
     return int(any(each.failure for each in results))

@@ -18,7 +18,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.alternate import alternate, load, started
-from benchmarks.cells import NOTHING, document, listed, markdown, origin, publish, ratio, spread
+from benchmarks.cells import NOTHING, command_line, document, listed, markdown, origin, publish, ratio, spread
 from benchmarks.experiments import FixedBatch
 from benchmarks.protocol import CLOCKS, WALL, Run, serve
 from benchmarks.results import SubjectResult
@@ -115,7 +115,7 @@ def page(results: Sequence[SubjectResult], threads: int, command: str, clock: st
     ]
     return document(
         "# Language model",
-        listed(origin(f"{threads} of {usable_cores()} cores", command=f"`{command}`")),
+        listed(origin(f"{threads} of {usable_cores()} cores", command=command)),
         _METHOD.format(clock=clock, threads=threads),
         markdown(("subject", "step", "words/s", "ratio", "first loss"), rows),
     )
@@ -135,8 +135,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the table to this file")
     given = parser.parse_args(arguments)
     results = measure(SUBJECTS, given.threads, given.rounds, given.steps, given.clock)
-    command = f"python -m benchmarks language --threads {given.threads} --rounds {given.rounds} --steps {given.steps}"
-    publish(page(results, given.threads, f"{command} --clock {given.clock}", given.clock), given.output)
+    publish(page(results, given.threads, command_line(parser, given), given.clock), given.output)
     return int(any(each.failure for each in results))
 
 

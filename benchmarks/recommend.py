@@ -1,7 +1,6 @@
 """``python -m benchmarks recommend``: the first choice of ``runner recommend`` against the fastest strategy."""
 
 import argparse
-import shlex
 import statistics
 import sys
 import tempfile
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.cases import CASES
-from benchmarks.cells import NOTHING, document, listed, markdown, milliseconds, origin, publish, ratio
+from benchmarks.cells import NOTHING, command_line, document, listed, markdown, milliseconds, origin, publish, ratio
 from benchmarks.experiments import configuration
 from benchmarks.process import SubjectError
 from benchmarks.simulator import OVERLAPPING, described, timed
@@ -156,7 +155,7 @@ def page(compared: Sequence[Setting], command: str) -> str:
         rows.append([*names, ratio(found, 1.0)])
     header = ["setting", "candidates", "first choice", "ms per batch", "fastest", "ms per batch", "ratio"]
     summary = f"In {close} of {len(rows)} settings the first choice takes at most {CLOSE} times the shortest time."
-    facts = listed(origin(f"{usable_cores()} cores", command=f"`{command}`"))
+    facts = listed(origin(f"{usable_cores()} cores", command=command))
     failed = [f"- {s.name}, {each.name}: {each.failure}" for s in compared for each in s.tried if each.failure]
     parts = ["## Failed\n\n" + "\n".join(failed)] if failed else []
     return document("# First choices of `runner recommend`", facts, _METHOD, summary, markdown(header, rows), *parts)
@@ -170,7 +169,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=1.0, help="timed seconds of each run")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the page to FILE")
     given = parser.parse_args(arguments)
-    command = shlex.join(["python", "-m", "benchmarks", "recommend", *arguments])
+    command = command_line(parser, given)
     with tempfile.TemporaryDirectory(prefix="benchmark-profile-") as folder:
         profile = Path(folder) / "profile.json"
         write_profile(profile, with_messages(profile_here(profile), Path(folder)))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.alternate import rotated
-from benchmarks.cells import publish
+from benchmarks.cells import command_line, publish
 from benchmarks.experiments import configuration
 from benchmarks.process import SubjectError, SubjectProcess
 from benchmarks.simulator_configurations import drawn, profiled
@@ -128,8 +128,7 @@ def main(arguments: Sequence[str]) -> int:
             subject.failure = f"{type(error).__name__}: {error}"
     measure(subjects, given.rounds, given.seconds)
     picture = None if given.output is None else given.output.with_suffix(".png")
-    command = f"python -m benchmarks simulator --configurations {given.configurations} --seed {given.seed}"
-    text = page(subjects, f"{command} --rounds {given.rounds} --seconds {given.seconds:g}", picture)
+    text = page(subjects, command_line(parser, given), picture)
     if picture is not None:
         plot(subjects, picture)
     publish(text, given.output)

@@ -86,7 +86,7 @@ def page(compared: Sequence[Compared], command: str, picture: Path | None = None
     rounds = max((len(each.seconds) for each in measured), default=0)
     parts = [
         "# Simulated against real steps",
-        listed(origin(f"{usable_cores()} cores", command=f"`{command}`")),
+        listed(origin(f"{usable_cores()} cores", command=command)),
         _METHOD.format(rounds=rounds),
         _summary(steady, order),
         *([] if picture is None else [f"![Simulated against real step times]({picture.name})"]),

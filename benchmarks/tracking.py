@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.cells import document, listed, markdown, origin, publish
+from benchmarks.cells import command_line, document, listed, markdown, origin, publish
 from benchmarks.process import SubjectError
 from benchmarks.results import quartiles
 from runner.commands.ui import HOST, SERVER_ENVIRONMENT
@@ -108,7 +108,7 @@ def page(results: Sequence[Result], seconds: float, command: str) -> str:
     header = ("store", "pairs", "steps", "undisturbed, ms", "disturbed, ms", "ratio", "quartiles")
     return document(
         "# A tracking store that is locked or unavailable",
-        listed(origin(f"{usable_cores()} cores, one of them training", command=f"`{command}`")),
+        listed(origin(f"{usable_cores()} cores, one of them training", command=command)),
         _METHOD.format(training=" ".join(TRAINING), seconds=seconds),
         markdown((*header, "run", "points", "missing", "repeated"), [_row(result) for result in results]),
     )
@@ -127,8 +127,7 @@ def main(arguments: Sequence[str]) -> int:
     for name in _STORES:
         print(f"measuring {name}", file=sys.stderr, flush=True)
         results.append(measure(name, given.seconds, given.pairs))
-    command = f"python -m benchmarks tracking --seconds {given.seconds:g} --pairs {given.pairs}"
-    publish(page(results, given.seconds, command), given.output)
+    publish(page(results, given.seconds, command_line(parser, given)), given.output)
     return int(any(each.missing or each.repeated or each.status != "stopped as requested" for each in results))
 
 

@@ -35,7 +35,7 @@ def test_the_document_compares_with_the_best_other_subject() -> None:
         SubjectResult("slow", seconds={"decode": [0.4]}),
         SubjectResult("absent", failure="not installed: run make bench-peers ARGS=images"),
     ]
-    text = measured.page(results, 20, "x y")
+    text = measured.page(results, 20, "`x y`")
     assert "| runner | 160 | - | - | simplejpeg 1 |" in text
     assert "| absent | - | - | - | not installed: run make bench-peers ARGS=images |" in text
     assert "| ratio | 2.00 | - | - |  |" in text

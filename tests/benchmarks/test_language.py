@@ -25,7 +25,7 @@ def test_the_document_compares_medians_and_names_what_is_not_installed() -> None
         SubjectResult("PyTorch", versions={"torch": "3"}, seconds={"step": [1.0, 1.0, 2.0]}, losses=[9.21]),
         SubjectResult("JAX", failure="not installed: run make bench-peers ARGS=jax"),
     ]
-    text = language.page(results, 1, "x y", "wall")
+    text = language.page(results, 1, "`x y`", "wall")
     assert "| runner, numpy 2 | 500 (375-4,750) | 1,400 | 1.00 | 9.20 |" in text
     assert "| PyTorch, torch 3 | 1,000 (1,000-1,500) | 700 | 0.50 | 9.21 |" in text
     assert "| JAX | not installed: run make bench-peers ARGS=jax | - | - | - |" in text

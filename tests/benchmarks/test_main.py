@@ -156,7 +156,7 @@ def test_steps_and_shares_are_counted_by_subject_and_worker() -> None:
     times = ([0.1, 0.1, 0.4], [1.0, 1.0, 2.5], [0.5, 0.5, 0.5])
     records = ((), (), BACKUP_RECORD)
     subjects = [Subject(*each) for each in zip(SUBJECTS, times, records, ["slow"] * 3, strict=True)]
-    text = backup.page(subjects, "x y")
+    text = backup.page(subjects, "`x y`")
     assert "- emulated: slow\n- command: `x y`\n" in text
     assert "| 4 workers | 3 | 1000 | 1000-2200 | 1500 | 21 | 1.00 |" in text
     assert "| 4 workers and 1 backup worker | 3 | 500 | 500-500 | 500 | 64 | 0.50 |" in text
@@ -219,7 +219,7 @@ def test_windows_are_compared_in_pairs_and_stored_points_with_logged_points(fold
     assert result.medians == pytest.approx([0.01, 0.02])
     assert result.ratios() == pytest.approx([2.0])
     assert (result.points, result.missing, result.repeated) == (20, 1, 1)
-    text = tracking.page([result], 60, "x y")
+    text = tracking.page([result], 60, "`x y`")
     assert "| a store | 1 | 19 | 10.00 | 20.00 | 2.000 | 2.000-2.000 | stopped as requested | 20 | 1 | 1 |" in text
     assert "- command: `x y`" in text
     assert "for all 60 s of" in text

@@ -1,9 +1,11 @@
 """The tables of benchmark results, read cell by cell."""
 
+import argparse
+
 import pytest
 
 from benchmarks.cases import PRECISIONS
-from benchmarks.cells import markdown
+from benchmarks.cells import command_line, markdown
 from benchmarks.gpu.networks import PRECISIONS as ON_GPUS
 from benchmarks.report import Report
 from benchmarks.results import TOLERANCES, SubjectResult
@@ -92,3 +94,17 @@ def test_the_report_has_the_versions_of_strategies_and_of_their_peer() -> None:
 
 def test_every_precision_has_a_tolerance() -> None:
     assert {*PRECISIONS, *ON_GPUS} == set(TOLERANCES)
+
+
+def test_a_page_states_all_options_of_its_command_but_not_its_output() -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks simulator")
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--profile")
+    parser.add_argument("--cases", nargs="+", default=["mlp"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output")
+    for given, stated in (
+        (["--output", "page.md"], "--cases mlp --rounds 5"),
+        (["--profile", "my file", "--cases", "lenet", "smoke"], "--profile 'my file' --cases lenet smoke --rounds 5"),
+    ):
+        assert command_line(parser, parser.parse_args(given)) == f"`python -m benchmarks simulator {stated}`"
