@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.cases import CASES
 from benchmarks.cells import document, listed, markdown, milliseconds, origin, publish, ratio
 from runner.records.summary import Summary
+from runner.system.machine import usable_cores
 from tests.integration.command import LIMIT_S, QUIET, succeed, summary_of
 from tests.integration.hosts import Network, network, train_on
 
@@ -91,7 +92,7 @@ def main() -> None:
                         seconds[way, rate].append(measured(net, way, rate, options.steps))
         rows = [row(way, rate, seconds, simulated(way, rate, profile)) for rate in RATES for way in WAYS]
     header = ["Mbit/s", "exchange", "step, ms", "range", "bound, ms", "step/bound", "hidden", "simulated, ms", "error"]
-    facts = origin("2 cores", runs=f"{options.rounds} of {options.steps} steps each, in turns")
+    facts = origin(f"{usable_cores()} cores", runs=f"{options.rounds} of {options.steps} steps each, in turns")
     page = document("# A link of limited bandwidth", __doc__ or "", listed(facts), markdown(header, rows))
     publish(page, options.output)
 
