@@ -78,6 +78,10 @@ class Command:
         return [found[index] for index in sorted(found, key=str)]
 
 
+Start = Callable[..., Command]
+"""A function that starts a command: the fixture ``start``."""
+
+
 @dataclass(frozen=True)
 class Ended:
     """The result of a command: its exit code, its standard output and its standard error."""

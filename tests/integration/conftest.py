@@ -1,15 +1,15 @@
 """A fixture that starts commands and, at the end of the test, kills the commands that still run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.integration.command import Command
+from tests.integration.command import Command, Start
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Command]]:
+def start() -> Iterator[Start]:
     """Return a function that starts a command. A command that still runs at the end of the test is killed."""
     started: list[Command] = []
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from runner.config.configuration import load_stored
-from tests.integration.command import QUIET, Command, lacking, succeed, summary_of, wait_until
+from tests.integration.command import QUIET, Command, Start, lacking, succeed, summary_of, wait_until
 from tests.integration.hosts import HostCommand, network
 from tests.integration.ray_cluster import HEAD, START, STARTED, ray_cluster, require_ray, token_of
 from tests.integration.slurm import Slurm, slurm
@@ -29,7 +29,6 @@ LENGTH = ("train.steps=400", "train.eval_every=1000000", "checkpoint.every_steps
 JOINED = re.compile(r"has joined the run \(pid (\d+)\)")
 PROJECT = str(Path(__file__).parents[2])
 PLUGINS = {"slurm": "submitit", "ray": "ray"}
-Start = Callable[..., Command]
 
 
 @pytest.fixture(scope="module")

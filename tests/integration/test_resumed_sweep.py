@@ -4,20 +4,17 @@ import csv
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from runner.tracking import read_metrics
-from tests.integration.command import QUIET, Command, run_command, succeed, summary_of, wait_until
+from tests.integration.command import QUIET, Start, run_command, succeed, summary_of, wait_until
 from tests.small_runs import typed
 
 # The tests start dozens of processes, possibly on a busy machine.
 pytestmark = pytest.mark.timeout(300)
-
-Start = Callable[..., Command]
 
 TINY = (*QUIET, "parallelism=single", "optimizer.clip_norm=null")
 IN_SWEEP = "hydra.sweep.dir=sweep"

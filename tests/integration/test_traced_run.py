@@ -4,14 +4,14 @@ import json
 import re
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.command import QUIET, Command, succeed, wait_until
+from tests.integration.command import QUIET, Start, succeed, wait_until
 from tests.small_runs import typed
 
 Event = dict[str, Any]
@@ -112,7 +112,7 @@ def expect_matching_transfers(events: list[Event]) -> None:
     assert len(ends) == sum(event["ph"] == "s" for event in events) > 0
 
 
-def test_the_timeline_is_lost_if_a_worker_is_killed(start: Callable[..., Command], tmp_path: Path) -> None:
+def test_the_timeline_is_lost_if_a_worker_is_killed(start: Start, tmp_path: Path) -> None:
     # The steps are slow, so that the recorded steps are not finished when the first checkpoint appears.
     slow = ("cluster.emulate=true", "cluster.latency_ms=200", "train.steps=200", "trace_skip=0", "trace_steps=100")
     quiet = ("tracking=none", "tracking.pictures=false", "checkpoint.every_steps=1", "train.restarts=0")

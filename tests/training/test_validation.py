@@ -196,6 +196,25 @@ def test_the_training_loss_can_be_monitored_too(tmp_path: Path) -> None:
     assert summary.best_value == min(r.values["train/loss"] for r in records if "train/loss" in r.values)
 
 
+def test_a_resumed_run_keeps_the_count_of_patience(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = (*VALIDATED, "train.steps=20", "train.patience=5", "train.min_delta=1")
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer.Trainer, "_stop_if_requested", stop_at_6)
+        with pytest.raises(Interrupted):
+            train(tmp_path / "run", *settings)
+    progress = load(find(tmp_path / "run", "newest")).manifest.meta.progress
+    assert progress["monitor/waited"] == 2
+    found, expected = train(tmp_path / "run", *settings, resume=True), train(tmp_path / "whole", *settings)
+    assert (found.steps, found.stopped, found.best_step) == (12, expected.stopped, expected.best_step)
+    assert (found.best_value, found.weights_sha256) == (expected.best_value, expected.weights_sha256)
+
+
+def stop_at_6(self: Any) -> None:
+    if self.progress.done == 6:
+        self._states.save(self.progress)
+        raise Interrupted(2)
+
+
 BETTER_BY = "train.min_delta=0.1"
 
 
