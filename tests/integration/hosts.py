@@ -205,8 +205,13 @@ def train_on(hosts: list[Host], per_host: list[int], *overrides: str) -> tuple[H
 
 
 def announced(hosts: list[Host], per_host: list[int], *overrides: str) -> tuple[HostCommand, list[JoinCommand]]:
-    """Start a run on the first host and copy the key files; return its command and the commands that it has printed."""
+    """Start a run on the first host and copy the key files; return its command and the commands that it has printed.
+
+    The directories of an earlier run on the hosts are removed.
+    """
     master = hosts[0]
+    for host in hosts:
+        shutil.rmtree(host.path("/home/me/run"), ignore_errors=True)
     counted = ", ".join(f"{host.name}: {count}" for host, count in zip(hosts, per_host, strict=True))
     run = master.start(
         *QUIET,

@@ -78,8 +78,6 @@ def test_several_hosts_give_the_weights_of_one(
         succeed(tmp_path, *QUIET, *COMMON, *overrides, f"train.steps={STEPS}", "hydra.run.dir=run")
         trained[case] = summary_of(tmp_path / "run").weights_sha256
     hosts = net.hosts[: len(per_host)]
-    for host in hosts:
-        shutil.rmtree(host.path("/home/me/run"), ignore_errors=True)
     run, joined = train_on(hosts, per_host, *COMMON, *overrides, f"train.steps={STEPS}")
     assert run.finish() == 0, run.output
     assert [command.finish() for command in joined] == [0] * len(joined), [command.output for command in joined]
@@ -107,10 +105,7 @@ def expect_nothing_left(host: Host) -> None:
 @pytest.mark.slow
 def test_processes_of_different_hosts_have_no_shared_memory_but_those_of_one_host_have(net: Network) -> None:
     hosts = net.hosts[:2]
-    for host in hosts:
-        shutil.rmtree(host.path("/home/me/run"), ignore_errors=True)
-    overrides = (*COMMON, "parallelism=sync_data", "parallelism.workers=3", "train.batch_size=12", *LONG[2:])
-    run, joined = train_on(hosts, [2, 1], *overrides)
+    run, joined = train_on(hosts, [2, 1], *COMMON, "parallelism=sync_data", "parallelism.workers=3", *LONG[2:])
     wait_for_checkpoint(hosts[0].path("/home/me/run"))
     mapped = {host.name: arenas(host) for host in hosts}
     assert len(mapped["host0"]) > 0
@@ -192,8 +187,6 @@ def test_run_goes_on_after_the_command_of_a_lost_host_is_typed_on_another(way: s
 def test_processes_that_do_not_fit_are_refused_with_a_reason(net: Network) -> None:
     """Processes with other code, and a second process with a used key, get the reason; the run is unharmed."""
     hosts = net.hosts[:2]
-    for host in hosts:
-        shutil.rmtree(host.path("/home/me/run"), ignore_errors=True)
     plugin = hosts[1].path("/home/me/other.py")
     plugin.write_text("from runner.plugin import Plugin\n\nplugin = Plugin()\n")
     run, commands = announced(hosts, [1, 1], *COMMON, *LONG, "train.restarts=0")
