@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -112,6 +112,24 @@ def succeed(folder: Path, *arguments: str) -> Ended:
     ended = run_command(folder, *arguments)
     assert ended.code == 0, ended.errors
     return ended
+
+
+@contextmanager
+def running(argv: list[str], log: Path, environment: Mapping[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a process in its own session. At the end, end it, and kill the processes that it leaves there."""
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            argv, stdout=output, stderr=output, env={**os.environ, **environment}, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def summary_of(run_dir: Path) -> Summary:

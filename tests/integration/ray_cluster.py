@@ -2,17 +2,14 @@
 
 import contextlib
 import importlib.util
-import os
 import secrets
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.integration.command import LIMIT_S, lacking
+from tests.integration.command import LIMIT_S, lacking, running
 from tests.integration.slurm import free_ports
 
 RAY = str(Path(sys.executable).with_name("ray"))
@@ -52,22 +49,10 @@ def ray_cluster(nodes: int) -> Iterator[tuple[str, Mapping[str, str]]]:
 
 @contextlib.contextmanager
 def _node(argv: list[str], log: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [*START, *argv], stdout=output, stderr=output, env={**os.environ, **environment}, start_new_session=True
-        )
-    try:
+    with running([*START, *argv], log, environment) as process:
         deadline = time.monotonic() + LIMIT_S
         while STARTED not in log.read_text():
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
         yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()

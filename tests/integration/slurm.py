@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.integration.command import LIMIT_S, lacking
+from tests.integration.command import LIMIT_S, lacking, running
 
 _TOOLS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "salloc", "scancel", "scontrol")
 _CPUS = 4
@@ -86,38 +86,23 @@ def slurm(folder: Path, nodes: int) -> Iterator[Slurm]:
             ["slurmctld", "-D"],
             *(["slurmd", "-D", "-N", name] for name in names),
         ):
-            stack.enter_context(_daemon(argv, folder / f"{argv[0]}-{argv[-1]}.out".replace("/", ""), environment))
-        running = Slurm(environment)
-        _wait_until_idle(running, nodes, folder)
+            stack.enter_context(running(argv, folder / f"{argv[0]}-{argv[-1]}.out".replace("/", ""), environment))
+        cluster = Slurm(environment)
+        _wait_until_idle(cluster, nodes, folder)
         try:
-            yield running
+            yield cluster
         finally:
-            running.call("scancel", "--user=root")
+            cluster.call("scancel", "--user=root")
             deadline = time.monotonic() + LIMIT_S
-            while running.call("squeue", "--noheader") and time.monotonic() < deadline:
+            while cluster.call("squeue", "--noheader") and time.monotonic() < deadline:
                 time.sleep(0.1)
 
 
-@contextlib.contextmanager
-def _daemon(argv: list[str], log: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    with log.open("w") as output:
-        process = subprocess.Popen(argv, stdout=output, stderr=output, env={**os.environ, **environment})
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait_until_idle(running: Slurm, nodes: int, folder: Path) -> None:
+def _wait_until_idle(cluster: Slurm, nodes: int, folder: Path) -> None:
     deadline = time.monotonic() + LIMIT_S
     while True:
         with contextlib.suppress(subprocess.CalledProcessError):
-            states = running.call("sinfo", "--noheader", "--Node", "--format=%T").split()
+            states = cluster.call("sinfo", "--noheader", "--Node", "--format=%T").split()
             if states == ["idle"] * nodes:
                 return
         logs = {path.name: path.read_text()[-500:] for path in folder.glob("*.out")}
