@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.cases import CASES
-from benchmarks.experiments import configuration
+from benchmarks.experiments import FixedBatch, configuration
 from benchmarks.gpu import command
 from benchmarks.gpu.command import Options, gpu_facts, parse, passes
 from benchmarks.gpu.deadline import SHORTEST_S, Deadline
@@ -239,20 +239,14 @@ def test_overrides_of_keys_outside_model_are_refused() -> None:
 CASE = GPU_CASES["smoke"]
 
 
-class Given:
-    """A source that returns the same batch for every request."""
-
-    def read(self, split: str, step: int, lo: int, hi: int) -> dict[str, np.ndarray]:
-        x, y = random_batch(CASE.batch, CASE.shape, CASE.classes)
-        return {"x": x, "y": y, "index": np.arange(len(y)), "mask": np.ones(len(y), np.float32)}
-
-
 def losses(program: Program, registry: Registry, *, load: bool) -> list[float]:
     """Return the losses of three training steps and of a gradient computation after them. load: feed a batch once."""
-    session = LocalSession(program, local_cluster(1), registry, None if load else Given())
+    x, y = random_batch(CASE.batch, CASE.shape, CASE.classes)
+    batch = {"x": x, "y": y, "index": np.arange(len(y)), "mask": np.ones(len(y), np.float32)}
+    session = LocalSession(program, local_cluster(1), registry, None if load else FixedBatch(batch))
     session.run("init")
     if load:
-        session.run(LOAD, feeds=Given().read("train", 0, 0, CASE.batch))
+        session.run(LOAD, feeds=batch)
     feeds = {"step": scalar(0, "int64"), "learning_rate": scalar(CASE.learning_rate, "float32")}
     return [
         float(session.run(name, step=0, feeds={key: feeds[key] for key in program.clients[name].feeds})["loss"])
