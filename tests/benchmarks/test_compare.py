@@ -159,11 +159,6 @@ def test_a_peer_with_other_losses_is_not_compared() -> None:
     assert (best and best.name, lean and lean.name) == ("same", "same")
 
 
-def test_without_losses_of_runner_no_subject_is_compared() -> None:
-    result = case(subject("runner", failure="ended", losses=()), subject("peer", [9]))
-    assert result.comparable() == []
-
-
 @pytest.mark.parametrize(
     ("theirs", "holds"),
     [

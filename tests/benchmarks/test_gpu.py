@@ -260,9 +260,3 @@ def test_steps_on_a_resident_batch_equal_steps_with_a_fed_batch(registry: Regist
     fed = losses(TimedSingle().build(workload), registry, load=False)
     assert losses(resident, registry, load=True) == fed
     assert fed[0] > fed[1] > fed[2] > fed[3]
-
-
-def test_a_step_reads_no_input() -> None:
-    program = resident_single(workload_of(CASE, "float32"))
-    assert program.clients["train"].inputs == ()
-    assert set(program.clients[LOAD].feeds) == {"x", "y", "index", "mask"}

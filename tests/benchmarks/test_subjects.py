@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +102,6 @@ def test_an_environment_is_found_if_it_was_completed_with_these_versions(
     else:
         with pytest.raises(MissingEnvironmentError, match="not installed: run make bench-peers ARGS=jax"):
             python_of("jax", tmp_path)
-
-
-def test_runner_as_a_subject_needs_no_environment(tmp_path: Path) -> None:
-    assert python_of("", tmp_path) == Path(sys.executable)
 
 
 @pytest.mark.slow

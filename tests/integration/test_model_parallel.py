@@ -1,4 +1,4 @@
-"""Model parallelism on worker processes: it equals ``single``, and its placement is stored, replayed and resumed."""
+"""Model parallelism on worker processes: it equals ``single``, and its placement is stored and resumed."""
 
 import json
 from pathlib import Path
@@ -52,14 +52,8 @@ def test_log_and_summary_report_the_comparison(folder: Path) -> None:
     assert "as measured over 2 steps each" in text
 
 
-def test_a_stored_placement_gives_equal_weights_and_recorded_costs_can_replace_estimates(folder: Path) -> None:
+def test_recorded_costs_can_replace_estimates(folder: Path) -> None:
     model = ("parallelism=model", f"parallelism.concurrent_steps={PARTS}")
-    replayed = train(folder, "replayed", *model, "parallelism.placement=run/placement.json")
-    again = json.loads((replayed / "placement.json").read_text())
-    assert again["layers"] == json.loads((folder / "run" / "placement.json").read_text())["layers"]
-    expected = summary_of(folder / "run")
-    assert summary_of(replayed).weights_sha256 == expected.weights_sha256
-    assert summary_of(replayed).bytes_sent_per_worker == expected.bytes_sent_per_worker
     assert "fc2" in succeed(folder, "explain", *COMMON, *model, "parallelism.costs=run/trace_summary.json").output
 
 
