@@ -9,10 +9,9 @@ LIBRARIES = $(shell sed -n '/^dependencies = /,/^]/s/^ *"\([a-z0-9-]*\).*/\1/p' 
 GPU_PYTHON = $(firstword $(wildcard $(BIN)/python) $(PYTHON))
 # Sources are compiled while others run. The plugins of that environment are left alone: their warnings are errors here.
 GPU_PROCESSES = $(if $(shell $(GPU_PYTHON) -c 'import xdist' 2>/dev/null && echo yes),-p xdist.plugin -n 4)
-CASE = $(firstword $(ARGS))
-MEASURED = $(strip $(if $(filter collectives%,$(CASE)),COLLECTIVES,$(if $(filter overlap%,$(CASE)),OVERLAP,\
-	$(if $(filter backup,$(CASE)),BACKUP,$(if $(filter tracking,$(CASE)),TRACKING,\
-	$(if $(filter input,$(CASE)),INPUT,$(if $(filter language,$(CASE)),LANGUAGE,RESULTS)))))))
+CASE = $(firstword $(subst /, ,$(ARGS)))
+PAGES = collectives overlap backup tracking input language simulator recommend
+MEASURED = $(if $(filter $(PAGES),$(CASE)),$(shell echo $(CASE) | tr a-z A-Z),RESULTS)
 
 .DEFAULT_GOAL := help
 .PHONY: help run table test test-all chaos fuzz check docs bench bench-peers gpu gpu-bench clean
@@ -52,7 +51,7 @@ check: $(VENV)/.installed-dev  ## lint, format check and types
 docs: $(VENV)/.installed-dev  ## build the documentation into site/
 	$(BIN)/python -m mkdocs build --strict
 
-bench: $(VENV)/.installed-dev  ## measure steps, or ARGS=collectives, overlap, backup, tracking, input or language, into benchmarks/
+bench: $(VENV)/.installed-dev  ## measure steps, or ARGS=collectives, overlap, backup, tracking, recommend and others, into benchmarks/
 	$(BIN)/python -m benchmarks $(ARGS) --output benchmarks/$(MEASURED).md
 
 bench-peers: $(VENV)/.installed-dev  ## install the frameworks to compare with (ARGS="jax" chooses)

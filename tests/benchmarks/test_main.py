@@ -1,6 +1,7 @@
 """The benchmark command: its options, its output, and its documents about backup workers and tracking."""
 
 import json
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -195,6 +196,15 @@ def test_every_verb_has_help_and_is_listed_in_that_of_the_command(capsys: pytest
         with pytest.raises(SystemExit, match="0"):
             main([verb, "--help"])
         assert f"usage: python -m benchmarks {verb} " in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_bench_writes_every_page_that_is_kept() -> None:
+    for page in (ROOT / "benchmarks").glob("*.md"):
+        asked = "" if page.stem == "RESULTS" else page.stem.lower()
+        command = ["make", "--dry-run", "bench", f"ARGS={asked}"]
+        printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        assert f"-m benchmarks {asked} --output benchmarks/{page.name}\n" in printed
 
 
 @pytest.fixture
