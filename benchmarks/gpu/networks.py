@@ -60,11 +60,11 @@ def model_of(overrides: Sequence[str]) -> Model:
 
 def prepare(case: Case, folder: Path) -> Problem:
     """Create a folder with the float32 problem of a case, for all precisions. Initial values are drawn on the CPU."""
-    folder.mkdir(parents=True)
     workload = workload_of(case, "float32")
     with closing(LocalSession(Single().build(workload), local_cluster(1), load_kernels())) as session:
         session.run("init")
         saved = session.run("save")
+    folder.mkdir(parents=True)  # last: after an error, the next measurement of the case prepares the problem again
     return write_problem(
         folder,
         workload,

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.cases import CASES
 from benchmarks.experiments import FixedBatch, configuration
-from benchmarks.gpu import command
+from benchmarks.gpu import command, networks
 from benchmarks.gpu.command import Options, gpu_facts, parse, passes
 from benchmarks.gpu.deadline import SHORTEST_S, Deadline
 from benchmarks.gpu.networks import GPU_CASES, model_of, workload_of
@@ -25,6 +26,7 @@ from runner.engine.compile.program import Program
 from runner.engine.graph import local_cluster
 from runner.engine.run.local_session import LocalSession
 from runner.engine.run.session import scalar
+from runner.errors import ResourceError
 from runner.kernels.registry import Registry
 from tests.benchmarks.made import RATES, cells, gpu_subject, measured
 
@@ -252,6 +254,13 @@ def losses(program: Program, registry: Registry, *, load: bool) -> list[float]:
         float(session.run(name, step=0, feeds={key: feeds[key] for key in program.clients[name].feeds})["loss"])
         for name in ("train", "train", "train", "gradients")
     ]
+
+
+def test_a_problem_that_could_not_be_prepared_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "LocalSession", Mock(side_effect=ResourceError("no memory")))
+    with pytest.raises(ResourceError):
+        networks.prepare(CASE, tmp_path / "smoke")
+    assert not (tmp_path / "smoke").exists()
 
 
 def test_steps_on_a_resident_batch_equal_steps_with_a_fed_batch(registry: Registry) -> None:
