@@ -15,7 +15,7 @@ import psutil
 
 from runner.records.summary import Summary
 from runner.system.console import SUPERVISOR_OPTION
-from tests.integration.command import QUIET, abandoned_directories, processes_of
+from tests.integration.command import QUIET, abandoned_directories, name_of, processes_of
 
 _LENGTH = ("train.steps=500", "train.eval_every=100", "checkpoint.every_steps=150")
 _SERVERS = ("parallelism.combine=parameter_server", "parallelism.servers=2")
@@ -106,11 +106,9 @@ def processes_of_run(process: "subprocess.Popen[bytes]") -> list[tuple[str, psut
     found = []
     try:
         for child in psutil.Process(process.pid).children(recursive=True):
-            arguments = child.cmdline()
-            if "--key" in arguments:
-                found.append((Path(arguments[arguments.index("--key") + 1]).stem.partition(".")[2], child))
-            elif any(argument.startswith(SUPERVISOR_OPTION) for argument in arguments):
-                found.append((MASTER, child))
+            is_master = any(argument.startswith(SUPERVISOR_OPTION) for argument in child.cmdline())
+            if name := MASTER if is_master else name_of(child):
+                found.append((name, child))
     except psutil.NoSuchProcess:
         return []
     return sorted(found, key=lambda each: (each[0], each[1].pid))

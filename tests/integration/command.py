@@ -73,9 +73,8 @@ class Command:
 
     def workers(self) -> list[psutil.Process]:
         """Return the worker processes that are alive, sorted by index."""
-        children = psutil.Process(self.pid).children(recursive=True)
-        found = {_worker_index(child): child for child in children if _worker_index(child) is not None}
-        return [found[index] for index in sorted(found, key=str)]
+        children = {name_of(child): child for child in psutil.Process(self.pid).children(recursive=True)}
+        return [children[name] for name in sorted(children) if name.startswith("worker-")]
 
 
 Start = Callable[..., Command]
@@ -168,10 +167,10 @@ def abandoned_directories() -> list[str]:
     return sorted(before - {path.name for path in SHARED_MEMORY.glob("runner-*")})
 
 
-def _worker_index(process: psutil.Process) -> str | None:
+def name_of(process: psutil.Process) -> str:
+    """Return the name with which a process of a run was started, such as worker-0; "" for another process."""
     try:
         arguments = process.cmdline()
     except psutil.NoSuchProcess:
-        return None
-    key = arguments[arguments.index("--key") + 1] if "--key" in arguments else ""
-    return key.rpartition("-")[2].removesuffix(".key") or None
+        return ""
+    return Path(arguments[arguments.index("--key") + 1]).stem.partition(".")[2] if "--key" in arguments else ""
