@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +12,12 @@ from benchmarks.description import describe
 from benchmarks.experiments import feeds, fixed_batch, opened, prepare, timed_experiment
 from benchmarks.network import forward_layers
 from benchmarks.peers.arrays import TO_NHWC, channels_last, places
-from benchmarks.problem import KINDS, Layer, Problem, load_problem, unsupported
+from benchmarks.problem import KINDS, Array, Layer, Problem, load_problem, unsupported
 from runner import nn
-from runner.engine.compile.program import Client, Program
-from runner.engine.graph import Graph, NetworkBuilder, Tensor, Variables, local_cluster, ops, worker_device
-from runner.engine.run.local_session import LocalSession
+from runner.engine.graph import Graph, NetworkBuilder, Tensor, Variables, ops
 from runner.errors import ConfigError
-from runner.kernels.registry import Registry
 from runner.training.build import workload_of
+from tests.oracles import evaluate
 
 IMAGE = (2, 3, 9, 9)
 
@@ -189,29 +186,21 @@ def test_places_counts_pixels_inside_the_image() -> None:
     np.testing.assert_array_equal(places(counted), [[6, 6], [6, 6]])
 
 
-def forward_loss(problem: Problem, registry: Registry) -> float:
+def forward_loss(problem: Problem) -> float:
     """Return the mean loss on the problem's batch with the initial weights, computed only from the problem's files."""
-    graph = Graph()
-    with graph.device(worker_device(0)):
-        x = ops.placeholder(graph, problem.x.shape, "float32", name="x")
-        y = ops.placeholder(graph, problem.y.shape, "int64", name="y")
-        fed = {"x": (x,), "y": (y,)}
-        values = {"x": x}
-        for layer in problem.layers:
-            held = {role: _fed(graph, problem, name, fed) for role, name in layer.variables.items()}
-            values[layer.name] = LAYERS[layer.kind](graph, layer, [values[name] for name in layer.inputs], held)
-        losses = ops.softmax_cross_entropy(graph, values[problem.layers[-1].name], y)[0]
-        loss = ops.reduce_mean(graph, losses, axes=(0,))
-    client = Client("forward", fetches={"loss": loss}, feeds=fed)
-    arrays = {name: problem.variable(name) for name in fed if name not in ("x", "y")}
-    program = Program(graph, {"forward": client}, {}, workers=1)
-    with closing(LocalSession(program, local_cluster(1), registry)) as session:
-        return float(session.run("forward", feeds={**arrays, "x": problem.x, "y": problem.y})["loss"])
+    graph, feeds = Graph(), dict[Tensor, Array]()
 
+    def fed(name: str, value: Array) -> Tensor:
+        tensor = ops.placeholder(graph, value.shape, value.dtype.name, name=name)
+        feeds[tensor] = value
+        return tensor
 
-def _fed(graph: Graph, problem: Problem, name: str, fed: dict[str, tuple[Tensor, ...]]) -> Tensor:
-    fed[name] = (ops.placeholder(graph, problem.variable(name).shape, "float32", name=f"fed/{name}"),)
-    return fed[name][0]
+    values = {"x": fed("x", problem.x)}
+    for layer in problem.layers:
+        held = {role: fed(f"fed/{name}", problem.variable(name)) for role, name in layer.variables.items()}
+        values[layer.name] = LAYERS[layer.kind](graph, layer, [values[name] for name in layer.inputs], held)
+    losses = ops.softmax_cross_entropy(graph, values[problem.layers[-1].name], fed("y", problem.y))[0]
+    return float(evaluate(graph, [ops.reduce_mean(graph, losses, axes=(0,))], feeds)[0])
 
 
 Held = Mapping[str, Tensor]
@@ -296,13 +285,13 @@ def test_every_trainable_variable_and_moving_average_has_a_value(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_layers_compute_the_same_as_the_network(name: str, tmp_path: Path, registry: Registry) -> None:
+def test_the_layers_compute_the_same_as_the_network(name: str, tmp_path: Path) -> None:
     problem = prepare(SMALL[name].overrides(threads=1), tmp_path)
     experiment = timed_experiment(problem.overrides)
     with opened(experiment, fixed_batch(experiment, problem.x, problem.y)) as session:
         fed = feeds(experiment, experiment.program.clients["forward"], step=0)
         ours = float(session.run("forward", feeds=fed)["loss"])
-    assert forward_loss(problem, registry) == pytest.approx(ours, rel=1e-5)
+    assert forward_loss(problem) == pytest.approx(ours, rel=1e-5)
 
 
 def test_a_layer_that_a_subject_does_not_support_is_named() -> None:
