@@ -84,7 +84,7 @@ def test_a_subject_has_as_many_cores_as_threads_and_the_parent_keeps_its_own(pin
         assert process.ask("start")["versions"]["cores"] == ("1" if pinned else str(CORES))
 
 
-def test_the_memory_peak_excludes_the_parent_process() -> None:
+def test_the_memory_peak_is_in_mebibytes() -> None:
     assert 5.0 < peak_memory_mib() < 100_000.0
 
 
