@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runner.checkpoint import BEST, find
+from runner.checkpoint import BEST, find, load
 from runner.config.schema import Config
 from runner.data.source import source_from_config
 from runner.engine.run.local_session import LocalSession
+from runner.errors import Interrupted
 from runner.kernels.registry import Registry
 from runner.records.summary import Summary
 from runner.tasks.classification import Classification
