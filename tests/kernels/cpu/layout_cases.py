@@ -66,6 +66,7 @@ RESPONSES: tuple[Attributes, ...] = (
     {"size": 3, "alpha": 0.1, "beta": 0.5, "k": 1.0, "divide_by_size": False},
     {"size": 7, "alpha": 0.1, "beta": 0.75, "k": 1.0, "divide_by_size": True},
     {"size": 9, "alpha": 0.1, "beta": 0.6, "k": 2.0, "divide_by_size": False},
+    {"size": 1, "alpha": 0.1, "beta": 0.75, "k": 2.0, "divide_by_size": True},
 )
 PRODUCTS: tuple[tuple[int, int, int], ...] = (
     # rows, inner extent, columns. First line: fewer weights than linear.LARGE; second line: at least as many.

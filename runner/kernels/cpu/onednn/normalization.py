@@ -144,14 +144,15 @@ def _response(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -
 
 
 def _format(node: Node, layouts: Layouts) -> str:
-    """Return the first format that is not C order, or "" (C order) if oneDNN would compute wrong gradients with it.
+    """Return the first format that is not C order, or "" (C order) if oneDNN would fail with it.
 
     With channels-last images, oneDNN 3.2 computes wrong gradients if the number of channels is not a multiple of 16
-    (the vector length), or if the images are bfloat16 and the window has more than 5 channels.
+    (the vector length), or if the images are bfloat16 and the window has more than 5 channels. If the window has one
+    channel, oneDNN ends the process.
     """
-    name, x = format_of(*layouts), node.inputs[0]
-    wide = x.dtype == "bfloat16" and node.attributes["size"] > _WIDEST_IN_BFLOAT16
-    return "" if name == "acdb" and (wide or x.shape[1] % 16) else name
+    name, x, size = format_of(*layouts), node.inputs[0], node.attributes["size"]
+    wide = x.dtype == "bfloat16" and size > _WIDEST_IN_BFLOAT16
+    return "" if name == "acdb" and (size == 1 or wide or x.shape[1] % 16) else name
 
 
 def _window(node: Node) -> tuple[int, float, float, float]:
