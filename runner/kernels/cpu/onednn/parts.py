@@ -137,7 +137,9 @@ def _add(registry: Registry, library: Library, op: str, blocks: _Blocks, *, into
 
     def bind(given: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         node = Node(given, *buffers.specs)
-        copies = _copies(library, node, format_of(arrangement.inputs[0]), blocks(node), into=into)
+        # Images of one channel or one pixel are plain even if other tensors have channels last.
+        name = format_of(*arrangement.inputs, *arrangement.outputs)
+        copies = _copies(library, node, name, blocks(node), into=into)
         (source,) = buffers.inputs
         calls = []
         for copy, result in zip(copies, buffers.outputs, strict=True):

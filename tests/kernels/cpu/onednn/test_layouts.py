@@ -106,6 +106,11 @@ PARTS = [
             ((2, 3, 4), (1, 0, 2), (0, 1, 0), "", ""),
         )
     ),
+    # Images of one pixel or one channel are plain even if their channels are last.
+    *(
+        ("pad", {"low": low, "high": (0, 1, 2, 3)}, [shape], ["acdb"], [""], ["acdb"])
+        for shape, low in (((2, 5, 1, 1), (0, 0, 1, 0)), ((2, 1, 3, 4), (0, 2, 0, 1)))
+    ),
     ("split", {"axis": 0, "sizes": (5,)}, [(5,)], [""], [""], [""]),
     ("split", {"axis": 6, "sizes": (1, 2)}, [(2, 1, 2, 1, 2, 1, 3)], [""], [""], ["", ""]),
 ]
