@@ -6,7 +6,7 @@ is bound, ``describe`` receives all layouts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -193,7 +193,12 @@ def add_kernel(
 
     def arrange(node: Node, offered: Layouts) -> Arrangement | None:
         requested = request(node, offered)
-        return None if requested is None else _arranged(library, describe(library, node, *requested), node)
+        if requested is None:
+            return None
+        found = _arranged(library, describe(library, node, *requested), node)
+        # oneDNN may choose another kernel once all layouts are fixed, as when the node is bound.
+        final = describe(library, node, found.inputs, found.outputs).description
+        return replace(found, scratch_bytes=final.scratch_bytes)
 
     def bind(attributes: Attributes, arrangement: Arrangement, buffers: Buffers) -> Bound:
         node = Node(attributes, *buffers.specs)
@@ -251,8 +256,7 @@ def _arranged(library: Library, recipe: Recipe, node: Node) -> Arrangement:
     return Arrangement(
         tuple(_layout(library, port, spec) for port, spec in zip(recipe.inputs, node.inputs, strict=True)),
         tuple(_layout(library, port, spec) for port, spec in zip(recipe.outputs, node.outputs, strict=True)),
-        recipe.description.scratch_bytes,
-        recipe.in_place,
+        in_place=recipe.in_place,
     )
 
 
