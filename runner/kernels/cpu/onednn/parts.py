@@ -49,7 +49,7 @@ def _concat(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> 
         formatted(library, spec.shape, spec.dtype, format_of(layout))
         for spec, layout in zip(node.inputs, inputs, strict=True)
     ]
-    joined = formatted(library, y.shape, y.dtype, _joined_format(node, inputs))
+    joined = formatted(library, y.shape, y.dtype, format_of(*outputs) or _joined_format(node, inputs))
     parts_in_c = library.ffi.new("object[]", parts)
     desc = Description(library, "concat", joined, len(parts), axis, parts_in_c)
     ports = [Port(dnnl.MULTIPLE_SRC + number, part) for number, part in enumerate(parts)]

@@ -66,7 +66,7 @@ def _request_maxima(node: Node, offered: Layouts) -> tuple[Layouts, Layouts]:
 
 def _pool(library: Library, node: Node, inputs: Layouts, outputs: Layouts) -> Recipe:
     """Return the recipe with input x and outputs y and, for the maximum, argmax."""
-    desc = _forward(library, node, format_of(inputs[0]), node.inputs[0], node.outputs[0])
+    desc = _forward(library, node, format_of(inputs[0], *outputs), node.inputs[0], node.outputs[0])
     return Recipe(desc, [desc.port(dnnl.SRC)], [desc.port(dnnl.DST), *(_positions(library, desc) for _ in outputs[1:])])
 
 
@@ -75,7 +75,7 @@ def _pool_gradient(library: Library, node: Node, inputs: Layouts, outputs: Layou
 
     The format of dx is that of argmax or, if argmax is plain or missing, of dy.
     """
-    forward = _forward(library, node, format_of(*reversed(inputs)), node.outputs[0], node.inputs[0])
+    forward = _forward(library, node, format_of(*reversed(inputs), *outputs), node.outputs[0], node.inputs[0])
     algorithm = _ALGORITHMS[node.attributes.get("count_padding")]
     geometry = (forward.descriptor(dnnl.SRC), forward.descriptor(dnnl.DST), *_window(library, node), forward.handle)
     desc = Description(library, "pooling_backward", algorithm, *geometry)

@@ -111,10 +111,19 @@ PARTS = [
         ("pad", {"low": low, "high": (0, 1, 2, 3)}, [shape], ["acdb"], [""], ["acdb"])
         for shape, low in (((2, 5, 1, 1), (0, 0, 1, 0)), ((2, 1, 3, 4), (0, 2, 0, 1)))
     ),
+    ("concat", {"axis": 1}, [(2, 1, 3, 4)] * 2, ["acdb"] * 2, [""] * 2, ["acdb"]),
     ("split", {"axis": 0, "sizes": (5,)}, [(5,)], [""], [""], [""]),
     ("split", {"axis": 6, "sizes": (1, 2)}, [(2, 1, 2, 1, 2, 1, 3)], [""], [""], ["", ""]),
 ]
 IMAGES = [
+    *(
+        (
+            "avg_pool_gradient",
+            attributes_of((3, 3), (1, 1), (0, 0, 0, 0), input_shape=(2, channels, 3, 3), count_padding=True),
+            *([(2, channels, 1, 1)], ["acdb"], [""], ["acdb"]),
+        )
+        for channels in (20, 32)
+    ),
     *(
         ("reduce_mean", {"axes": (2, 3), "keepdims": keep}, [shape], [tag], [taken], [""])
         for keep in (False, True)
