@@ -275,7 +275,7 @@ def test_open_layouts_and_layouts_of_another_library_become_plain() -> None:
         (32, 7, "bfloat16", ("acdb",)),
     ],
 )
-def test_layouts_in_which_gradients_fail_become_plain(channels: int, size: int, dtype: str, refused: tuple[str]) -> None:
+def test_layouts_with_failing_gradients_become_plain(channels: int, size: int, dtype: str, refused: tuple[str]) -> None:
     x = Shaped((2, channels, 5, 6), dtype)
     for tag in IMAGE_TAGS:
         found = kernel(GRADIENT_OF_RESPONSE).arrange({**RESPONSE, "size": size}, [x, x], [x], [layout(x, tag)] * 2)
