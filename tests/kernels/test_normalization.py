@@ -1,4 +1,7 @@
-"""Normalization compared with loops; the order of additions depends on shapes only, not on the layout in memory."""
+"""Sums over neighbouring channels; the order of additions depends on shapes only, not on the layout in memory.
+
+``tests/nn/test_layers.py`` compares normalization with its formulas.
+"""
 
 from collections.abc import Callable
 
@@ -9,19 +12,6 @@ from runner.kernels.contract import Array
 from runner.kernels.reference import normalization
 from runner.kernels.reference.arithmetic import reduce_mean, reduce_sum
 from runner.kernels.reference.structural import add_n
-
-
-@pytest.mark.parametrize("shape", [(6, 3), (4, 3, 2, 5)])
-def test_each_channel_is_normalised_by_its_own_statistics(shape: tuple[int, ...]) -> None:
-    rng = np.random.default_rng(0)
-    x, gamma, beta = rng.standard_normal(shape) * 3 + 5, rng.standard_normal(3), rng.standard_normal(3)
-    y, mean, variance = normalization.batch_norm(x, gamma, beta, epsilon=1e-3)
-    for c in range(3):
-        values = x[:, c]
-        assert mean[c] == pytest.approx(np.mean(values), rel=1e-12)
-        assert variance[c] == pytest.approx(np.mean((values - np.mean(values)) ** 2), rel=1e-12)
-        expected = gamma[c] * (values - np.mean(values)) / np.sqrt(np.var(values) + 1e-3) + beta[c]
-        np.testing.assert_allclose(y[:, c], expected, rtol=1e-11, atol=1e-12)
 
 
 def test_the_variance_of_large_numbers_is_accurate() -> None:
@@ -38,17 +28,6 @@ def test_each_channel_sums_its_neighbours(size: int, channels: int) -> None:
     for c in range(channels):
         neighbours = [x[:, k] for k in range(channels) if abs(k - c) <= size // 2]
         np.testing.assert_allclose(y[:, c], np.sum(neighbours, axis=0), rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("divide_by_size", [False, True])
-def test_local_response_normalization_equals_loops(divide_by_size: bool) -> None:
-    x = np.random.default_rng(3).standard_normal((2, 7, 2, 2))
-    response = {"alpha": 0.3, "beta": 0.75, "k": 2.0, "divide_by_size": divide_by_size}
-    y = normalization.local_response_normalization(x, size=5, **response)
-    weight = 0.3 / 5 if divide_by_size else 0.3
-    for n, c, r, q in np.ndindex(*x.shape):
-        energy = sum(x[n, k, r, q] ** 2 for k in range(max(0, c - 2), min(7, c + 3)))
-        assert y[n, c, r, q] == pytest.approx(x[n, c, r, q] / (2.0 + weight * energy) ** 0.75, rel=1e-12)
 
 
 X = np.random.default_rng(0).standard_normal((37, 29, 41), dtype=np.float32)
