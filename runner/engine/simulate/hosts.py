@@ -17,10 +17,11 @@ from runner.engine.simulate.profile import MessageCosts
 class HostShare:
     """The use of a host's cores by one process.
 
-    compute, relay: the links of the kernel threads, and of the threads that relay messages and make batches. threads:
-    number of kernel threads. messages: the costs of a message; None if not measured, or if all devices are in one
-    process. master, master_unit: the links and the unit of the event loop for the master, which all processes share.
-    batch_s: seconds in which a thread makes the next batch, during a step.
+    compute, relay: the links of the kernel threads, with that of caches and memory if processes compete for them, and
+    of the threads that relay messages and make batches. threads: number of kernel threads. messages: the costs of a
+    message; None if not measured, or if all devices are in one process. master, master_unit: the links and the unit of
+    the event loop for the master, which all processes share. batch_s: seconds in which a thread makes the next batch,
+    during a step.
     """
 
     compute: tuple[int, ...]

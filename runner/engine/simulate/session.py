@@ -60,8 +60,8 @@ class Totals:
 class SimulatedSession(Clients):
     """A session that runs the clients of a program on an event loop.
 
-    Fetches are zeros. recorded_s: seconds on the clock up to which the timeline has all
-    runs; infinite until :meth:`stop_recording`.
+    Fetches are zeros. recorded_s: seconds on the clock up to which the timeline has all runs; infinite until
+    :meth:`stop_recording`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class SimulatedSession(Clients):
         self._serial = {number: master + 1 + unit for unit, number in enumerate(serial)}
         host_of = {device: host for device in self.devices if (host := self._group(device).host) is not None}
         costs = {device: self.costs[self._group(device).kind] for device in host_of}
-        slowdown = {host: self._slowdown(host_of, host) for host in host_of.values()}
+        slowdown = {host: self._slowdown(host_of, host) for host in dict.fromkeys(host_of.values())}
         self._shares, cores = shared_hosts(host_of, costs, slowdown, first_link=len(capacities), master_unit=master)
         self._loop = EventLoop([*capacities, *cores], master + 1 + len(serial))
         self._host_work = block_of([(1e-6 * hardware.step_us, 0.0, 1, NONE, False)], [()], [()])

@@ -111,7 +111,7 @@ class Downpour(StepDriver):
 
     @property
     def warm_up(self) -> int:
-        """2 if replicas fetch and push while they compute: their second step has a fetch without an earlier push."""
+        """2 if replicas fetch and push while they compute: no push delays the fetch for the second step."""
         return 2 if self._rules.overlaps else 1
 
     def synchronize(self) -> None:
