@@ -41,7 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     """Print the ranked strategies and the commands of the best. Raises ConfigError if no strategy can be used."""
     parser = verb_parser("recommend", _DESCRIPTION, _EXAMPLE, advice=unknown_command_line_option)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help=f"overrides, except of {GROUP}")
-    parser.add_argument("--workers", type=_counts, metavar="N,...", help="numbers of workers (default: 2, 4, 8, ...)")
+    numbers = "numbers of workers (default: 2, 4 and 8, or fewer on a smaller cluster)"
+    parser.add_argument("--workers", type=_counts, metavar="N,...", help=numbers)
     add_yaml_options(parser)
     options = parser.parse_intermixed_args(arguments)
     chosen = [each for each in options.overrides if re.split(r"[=./]", each.lstrip("+~"))[0] == GROUP]
