@@ -65,7 +65,8 @@ class Point:
 class Family:
     """The measured shapes of one kind of instruction.
 
-    threads: kernel threads of the process. neighbours: number of processes that compute at the same time.
+    threads: kernel threads of the process. neighbours: number of other threads that computed the
+    same at the same time, in place of other processes.
     """
 
     op: str
